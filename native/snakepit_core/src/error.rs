@@ -1,0 +1,67 @@
+//! What can go wrong, by intent. Sentences for people are written in Elixir.
+
+use nix::errno::Errno;
+
+use crate::{Pid, Signal};
+
+/// The errors of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The number cannot be the pid of a process.
+    #[error("{0} is not a pid")]
+    NotAPid(i64),
+
+    /// Signalling this process or group would hit the caller, its session, or the system.
+    #[error("{0} is protected")]
+    Protected(i64),
+
+    /// There is no such process, or it has ended.
+    #[error("no process {0}")]
+    NoSuchProcess(i64),
+
+    /// The process may or may not be the one that is meant, so it is left alone.
+    #[error("cannot tell whether {0} is the process that is meant")]
+    Ambiguous(Pid),
+
+    /// The kernel refused the signal.
+    #[error("cannot send {signal} to {pid}")]
+    Signal {
+        /// Whom the signal was for.
+        pid: Pid,
+        /// What was to be sent.
+        signal: Signal,
+        /// Why the kernel refused.
+        #[source]
+        errno: Errno,
+    },
+
+    /// No signal has this name or number here.
+    #[error("no such signal")]
+    UnknownSignal,
+
+    /// These bytes are not an identity that this crate encoded.
+    #[error("not an identity")]
+    NotAnIdentity,
+
+    /// The text is not a run id.
+    #[error("not a run id")]
+    NotARunId,
+
+    /// Another system call failed.
+    #[error("{call} failed")]
+    Os {
+        /// The system call or file.
+        call: &'static str,
+        /// Why it failed.
+        #[source]
+        errno: Errno,
+    },
+}
+
+impl Error {
+    /// For `map_err`: names the call that failed.
+    pub(crate) fn os(call: &'static str) -> impl Fn(Errno) -> Self {
+        move |errno| Self::Os { call, errno }
+    }
+}

@@ -1,0 +1,39 @@
+//! What Snakepit knows about OS processes, written once.
+//!
+//! Everything here serves two promises: nothing that Snakepit started is left behind, and nothing
+//! else is ever signalled. The NIF and the guardian are thin users of this crate; neither has a
+//! second way to find, identify or signal a process.
+//!
+//! | module | concern |
+//! |---|---|
+//! | [`identity`] | what tells a process from a later one with the same pid |
+//! | [`process`] | a process that was opened and verified; the only way to signal one |
+//! | [`protect`] | who must never be signalled, whatever the caller asks |
+//! | [`table`] | one pass over all processes of the system |
+//! | [`group`], [`tree`] | process groups, and everything that descends from a process |
+//! | [`stop`] | end many processes together, politely first |
+//! | [`marker`], [`run_id`] | the environment and arguments that say whose a process is |
+//! | [`run_state`], [`record`] | what the ledger stores |
+
+pub mod error;
+pub mod group;
+pub mod identity;
+pub mod marker;
+mod os;
+pub mod pid;
+pub mod process;
+pub mod protect;
+pub mod record;
+pub mod run;
+pub mod run_id;
+pub mod run_state;
+pub mod signal;
+pub mod stop;
+pub mod table;
+pub mod tree;
+
+pub use error::Error;
+pub use identity::Identity;
+pub use pid::Pid;
+pub use process::Process;
+pub use signal::Signal;

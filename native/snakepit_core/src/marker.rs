@@ -1,0 +1,158 @@
+//! The environment variables that say whose a process is.
+//!
+//! Descendants inherit them. A marker confirms; its absence refutes nothing, because any process
+//! may change its environment.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::run_id::RunId;
+use crate::{Error, Identity, Pid, Process, os};
+
+/// The run that started the process.
+pub const RUN_ID: &str = "SNAKEPIT_RUN_ID";
+/// The worker that the process belongs to.
+pub const WORKER_ID: &str = "SNAKEPIT_WORKER_ID";
+/// The instance: data directory and user. One never touches another's processes.
+pub const INSTANCE: &str = "SNAKEPIT_INSTANCE";
+/// Who the BEAM is: see [`Owner`].
+pub const OWNER: &str = "SNAKEPIT_OWNER";
+
+/// The markers that were found in an environment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Markers {
+    /// [`RUN_ID`], if it is a valid run id.
+    pub run_id: Option<RunId>,
+    /// [`WORKER_ID`].
+    pub worker_id: Option<Vec<u8>>,
+    /// [`INSTANCE`].
+    pub instance: Option<Vec<u8>>,
+    /// [`OWNER`], if it can be understood.
+    pub owner: Option<Owner>,
+}
+
+impl Markers {
+    /// From NUL-separated `NAME=value` bytes. Where a name stands twice the first one counts, as
+    /// for `getenv(3)`.
+    pub fn from_environment(bytes: &[u8]) -> Self {
+        let value = |name: &str| {
+            bytes.split(|byte| *byte == 0).find_map(|pair| {
+                pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
+            })
+        };
+        Self {
+            run_id: value(RUN_ID).and_then(RunId::from_bytes),
+            worker_id: value(WORKER_ID).map(<[u8]>::to_vec),
+            instance: value(INSTANCE).map(<[u8]>::to_vec),
+            owner: value(OWNER).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok()),
+        }
+    }
+
+    /// Whether the process says that it belongs to this run.
+    pub fn is_of_run(&self, run_id: RunId) -> bool {
+        self.run_id == Some(run_id)
+    }
+}
+
+/// A BEAM, told apart from every other on this and any earlier boot: enough to find orphans with no
+/// ledger at all. Written as `pid:start:namespace:boot`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Its pid.
+    pub pid: Pid,
+    /// When it started.
+    pub start: u64,
+    /// The pid namespace of `pid`.
+    pub namespace: u64,
+    /// The boot.
+    pub boot: [u8; 16],
+}
+
+impl Owner {
+    /// This very process.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Process::open`].
+    pub fn current() -> Result<Self, Error> {
+        let own = Pid::current();
+        let process = Process::open(own)?.ok_or(Error::NoSuchProcess(own.as_raw().into()))?;
+        Ok(Self::from(process.identity()))
+    }
+
+    /// Whether this owner's pids mean the same processes here.
+    pub fn is_from_here(&self) -> bool {
+        self.boot == os::boot_id() && self.namespace == os::pid_namespace()
+    }
+}
+
+impl From<&Identity> for Owner {
+    fn from(identity: &Identity) -> Self {
+        Self {
+            pid: identity.pid,
+            start: identity.start,
+            namespace: identity.namespace,
+            boot: identity.boot,
+        }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let boot = u128::from_be_bytes(self.boot);
+        write!(f, "{}:{}:{}:{boot:032x}", self.pid, self.start, self.namespace)
+    }
+}
+
+impl FromStr for Owner {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        fn parse(text: &str) -> Option<Owner> {
+            let mut fields = text.split(':');
+            let pid = Pid::new(fields.next()?.parse().ok()?)?;
+            let start = fields.next()?.parse().ok()?;
+            let namespace = fields.next()?.parse().ok()?;
+            let boot = fields.next().filter(|digits| digits.len() == 32)?;
+            let boot = u128::from_str_radix(boot, 16).ok()?.to_be_bytes();
+            fields.next().is_none().then_some(Owner { pid, start, namespace, boot })
+        }
+        parse(text).ok_or(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_names_and_whole_ids_are_markers() {
+        let id: RunId = RunId::from_bytes(b"k3x9a2p").unwrap();
+        let of_run = |environment: &[u8]| Markers::from_environment(environment).is_of_run(id);
+        assert!(of_run(b"HOME=/\0SNAKEPIT_RUN_ID=k3x9a2p\0"));
+        assert!(of_run(b"SNAKEPIT_RUN_ID=k3x9a2p"));
+        assert!(of_run(b"SNAKEPIT_RUN_ID=k3x9a2p\0SNAKEPIT_RUN_ID=zzzzzzz\0"));
+        for environment in [
+            b"SNAKEPIT_RUN_ID=k3x9a2pq\0".as_slice(),
+            b"SNAKEPIT_RUN_ID=ak3x9a2p\0",
+            b"XSNAKEPIT_RUN_ID=k3x9a2p\0",
+            b"SNAKEPIT_RUN_ID_=k3x9a2p\0",
+            b"X=SNAKEPIT_RUN_ID=k3x9a2p\0",
+            b"SNAKEPIT_RUN_ID=zzzzzzz\0SNAKEPIT_RUN_ID=k3x9a2p\0",
+            b"SNAKEPIT_RUN_ID\0k3x9a2p\0",
+            b"",
+        ] {
+            assert!(!of_run(environment), "{}", String::from_utf8_lossy(environment));
+        }
+    }
+
+    #[test]
+    fn an_owner_survives_the_trip_through_text() {
+        let owner = Owner::current().unwrap();
+        assert_eq!(owner.to_string().parse(), Ok(owner.clone()));
+        assert!(owner.is_from_here());
+        for text in ["", "1", "1:2:3", "0:2:3:00", "1:2:3:4:5", "x:2:3:4"] {
+            assert_eq!(text.parse::<Owner>(), Err(()), "{text:?}");
+        }
+    }
+}

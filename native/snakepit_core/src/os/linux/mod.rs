@@ -1,0 +1,14 @@
+//! Linux: pidfds, pidfs and `/proc`.
+
+mod host;
+mod pidfd;
+mod procfs;
+
+pub(crate) use host::{boot_id, pid_namespace};
+pub(crate) use pidfd::{Reference, wait_for_exits};
+pub(crate) use procfs::{inspect, scan, start_is_past};
+
+/// glibc keeps 32 and 33 for itself and says so through `SIGRTMIN`.
+pub(crate) fn is_realtime_signal(number: libc::c_int) -> bool {
+    (libc::SIGRTMIN()..=libc::SIGRTMAX()).contains(&number)
+}

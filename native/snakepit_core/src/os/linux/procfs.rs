@@ -1,0 +1,209 @@
+//! `/proc`, read through one directory descriptor per process.
+//!
+//! A descriptor of `/proc/<pid>` belongs to that process, not to the number: once the process is
+//! gone, every read through it fails, also when the pid has been given away again. So one line of
+//! the table never mixes two processes.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, openat};
+use nix::sys::stat::Mode;
+use nix::time::{ClockId, clock_gettime};
+
+use crate::Pid;
+use crate::marker::Markers;
+use crate::table::{Arguments, Columns, Entry, Environment, State};
+
+const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
+/// Enough to look things up below it, and cheaper: no file is opened.
+const PLACE: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
+const FILE: OFlag = OFlag::O_RDONLY.union(OFlag::O_CLOEXEC);
+
+/// Every process that can be seen, once. Those that vanish meanwhile are left out.
+pub(crate) fn scan(columns: Columns) -> Result<Vec<Entry>, Errno> {
+    let proc = open("/proc", DIRECTORY, Mode::empty())?;
+    let mut listing = Dir::from_fd(proc.try_clone().map_err(|_| Errno::EMFILE)?)?;
+    let mut buffer = Vec::with_capacity(8192);
+    let mut entries = Vec::with_capacity(512);
+    for item in listing.iter() {
+        let item = item?;
+        if !item.file_name().to_bytes().iter().all(u8::is_ascii_digit) {
+            continue;
+        }
+        if let Some(entry) = read_entry(proc.as_fd(), item.file_name(), columns, &mut buffer)? {
+            entries.push(entry);
+        }
+    }
+    Ok(entries)
+}
+
+/// One process; `None` if it is gone or hidden from this user.
+pub(crate) fn inspect(pid: Pid, columns: Columns) -> Result<Option<Entry>, Errno> {
+    let proc = open("/proc", PLACE, Mode::empty())?;
+    let name = CString::new(pid.to_string()).map_err(|_| Errno::EINVAL)?;
+    read_entry(proc.as_fd(), &name, columns, &mut Vec::with_capacity(4096))
+}
+
+fn read_entry(
+    proc: BorrowedFd,
+    name: &CStr,
+    columns: Columns,
+    buffer: &mut Vec<u8>,
+) -> Result<Option<Entry>, Errno> {
+    match read_columns(proc, name, columns, buffer) {
+        Ok(entry) => Ok(entry),
+        // Vanished between the listing and the read, or hidden (`hidepid`).
+        Err(Errno::ENOENT | Errno::ESRCH | Errno::EACCES | Errno::EPERM) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn read_columns(
+    proc: BorrowedFd,
+    name: &CStr,
+    columns: Columns,
+    buffer: &mut Vec<u8>,
+) -> Result<Option<Entry>, Errno> {
+    let process = openat(proc, name, PLACE, Mode::empty())?;
+    read_file(&process, c"stat", buffer)?;
+    let Some(mut entry) = parse_stat(buffer) else { return Ok(None) };
+    entry.settled = start_is_past(entry.start);
+    if columns.uid {
+        read_file(&process, c"status", buffer)?;
+        entry.uid = parse_real_uid(buffer);
+    }
+    if columns.arguments {
+        read_file(&process, c"cmdline", buffer)?;
+        entry.arguments = Arguments::from_nul_separated(buffer);
+    }
+    if columns.markers {
+        // Needs the right to trace the process; without it the process is still listed.
+        entry.environment = match read_file(&process, c"environ", buffer) {
+            Ok(()) => Environment::Read(Markers::from_environment(buffer)),
+            Err(Errno::EACCES | Errno::EPERM) => Environment::Unreadable,
+            Err(errno) => return Err(errno),
+        };
+    }
+    Ok(Some(entry))
+}
+
+/// Replaces `buffer` by the whole file.
+fn read_file(process: &OwnedFd, name: &CStr, buffer: &mut Vec<u8>) -> Result<(), Errno> {
+    let file = openat(process, name, FILE, Mode::empty())?;
+    buffer.clear();
+    loop {
+        buffer.reserve(4096);
+        let room = buffer.spare_capacity_mut();
+        // SAFETY: the pointer and length describe memory that `buffer` owns and nobody reads.
+        let read = unsafe { libc::read(file.as_raw_fd(), room.as_mut_ptr().cast(), room.len()) };
+        match usize::try_from(read) {
+            Ok(0) => return Ok(()),
+            // SAFETY: the kernel has just initialised this many bytes of the spare capacity.
+            Ok(count) => unsafe { buffer.set_len(buffer.len() + count) },
+            Err(_) if Errno::last() == Errno::EINTR => {}
+            Err(_) => return Err(Errno::last()),
+        }
+    }
+}
+
+/// `pid (comm) state ppid pgrp session … num_threads … starttime …`
+///
+/// `comm` is whatever the process likes, including `") R 1 1"` and newlines; nothing after it
+/// contains a parenthesis, so the last one ends it.
+fn parse_stat(line: &[u8]) -> Option<Entry> {
+    let open = line.iter().position(|byte| *byte == b'(')?;
+    let close = line.iter().rposition(|byte| *byte == b')')?;
+    let pid = number(line.get(..open)?.trim_ascii())?;
+    let mut fields = line.get(close + 1..)?.trim_ascii().split(|byte| *byte == b' ');
+    let state = *fields.next()?.first()?;
+    let parent = number(fields.next()?)?;
+    let group = number(fields.next()?)?;
+    let session = number(fields.next()?)?;
+    let threads: i64 = number(fields.nth(13)?)?;
+    let start = number(fields.nth(1)?)?;
+    Some(Entry {
+        pid: Pid::new(pid)?,
+        parent,
+        group,
+        session,
+        state: parse_state(state, threads),
+        start,
+        settled: false,
+        uid: None,
+        arguments: Arguments::default(),
+        environment: Environment::NotRead,
+    })
+}
+
+/// The leader of a process may end before its other threads: the process then runs on behind a
+/// leader in state `Z`.
+fn parse_state(letter: u8, threads: i64) -> State {
+    match letter {
+        b'Z' | b'X' | b'x' if threads <= 1 => State::Zombie,
+        b'T' | b't' => State::Stopped,
+        b'D' => State::Uninterruptible,
+        _ => State::Alive,
+    }
+}
+
+/// Whether the tick in which a process started is over: from then on no other process can start in
+/// it. `CLOCK_BOOTTIME` is the clock of `starttime`, in ticks of 1/100 s whatever the kernel's own.
+pub(crate) fn start_is_past(start: u64) -> bool {
+    let Ok(now) = clock_gettime(ClockId::CLOCK_BOOTTIME) else { return false };
+    let ticks = i128::from(now.tv_sec()) * 100 + i128::from(now.tv_nsec()) / 10_000_000;
+    ticks > i128::from(start)
+}
+
+fn parse_real_uid(status: &[u8]) -> Option<u32> {
+    let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Uid:"))?;
+    number(line.trim_ascii().split(u8::is_ascii_whitespace).next()?)
+}
+
+fn number<T: std::str::FromStr>(digits: &[u8]) -> Option<T> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(comm: &str) -> Vec<u8> {
+        let tail = "S 17 42 43 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 3 0 987654 1 2 3";
+        format!("4711 ({comm}) {tail}\n").into_bytes()
+    }
+
+    #[test]
+    fn a_name_with_parentheses_spaces_and_newlines_does_not_shift_the_fields() {
+        for comm in ["sleep", ") R 1 1 1", "a (b) c", "\n)\n(", "", "((((", "))))"] {
+            let entry = parse_stat(&stat(comm)).unwrap();
+            assert_eq!(entry.pid.as_raw(), 4711, "{comm:?}");
+            assert_eq!((entry.parent, entry.group, entry.session), (17, 42, 43), "{comm:?}");
+            assert_eq!(entry.start, 987_654, "{comm:?}");
+        }
+    }
+
+    #[test]
+    fn a_cut_line_is_no_entry() {
+        let whole = stat("x");
+        let enough = whole.windows(6).position(|part| part == b"987654").unwrap() + 1;
+        for length in 0..enough {
+            assert!(parse_stat(&whole[..length]).is_none(), "{length}");
+        }
+    }
+
+    #[test]
+    fn a_dead_leader_with_live_threads_is_a_live_process() {
+        assert_eq!(parse_state(b'Z', 1), State::Zombie);
+        assert_eq!(parse_state(b'Z', 2), State::Alive);
+    }
+
+    #[test]
+    fn the_real_uid_is_the_first_of_the_line() {
+        let status = b"Name:\tUid: 7\nUmask:\t0022\nUid:\t1000\t0\t0\t0\nGid:\t5\t5\t5\t5\n";
+        assert_eq!(parse_real_uid(status), Some(1000));
+        assert_eq!(parse_real_uid(b"Name:\tx\n"), None);
+    }
+}

@@ -1,0 +1,192 @@
+//! A process that was opened and verified.
+
+use nix::errno::Errno;
+
+use crate::identity::Scope;
+use crate::run_id::RunId;
+use crate::table::{Columns, Entry, Environment};
+use crate::{Error, Identity, Pid, Signal, os, protect};
+
+/// A hold on one process: what is sent through it reaches that process or nobody.
+#[derive(Debug)]
+pub struct Process {
+    reference: os::Reference,
+    identity: Identity,
+}
+
+/// What became of a process that was known earlier.
+#[derive(Debug)]
+pub enum Found {
+    /// It is this one.
+    Same(Process),
+    /// It is gone. Its pid may be someone else's by now.
+    Gone,
+    /// There is a process that may or may not be the one. Leave it alone.
+    Ambiguous,
+}
+
+/// What a signal met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// The process, or at least one member of the group.
+    Sent,
+    /// Nobody: all gone before.
+    Gone,
+}
+
+impl Process {
+    /// Opens whatever has this pid now. `None` if nothing has; a zombie still opens.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ambiguous`] where neither the kernel nor the process table says enough to know the
+    /// process again; [`Error::Os`].
+    pub fn open(pid: Pid) -> Result<Option<Self>, Error> {
+        let Some(reference) = os::Reference::open(pid).map_err(Error::os("pidfd_open"))? else {
+            return Ok(None);
+        };
+        let handle = reference.handle();
+        let columns = Columns { uid: handle.is_none(), ..Columns::default() };
+        let entry = os::inspect(pid, columns).map_err(Error::os("process table"))?;
+        // Order: the reference came first, so if it still holds the pid now, what was read in
+        // between was read from this very process.
+        if !reference.holds_its_pid() {
+            return Ok(None);
+        }
+        let (start, uid) = match (&entry, &handle) {
+            (Some(entry), _) => (entry.start, entry.uid),
+            (None, Some(_)) => (0, None),
+            (None, None) => return Err(Error::Ambiguous(pid)),
+        };
+        let identity = Identity {
+            pid,
+            start,
+            settled: os::start_is_past(start),
+            uid,
+            boot: os::boot_id(),
+            namespace: os::pid_namespace(),
+            handle,
+        };
+        Ok(Some(Self { reference, identity }))
+    }
+
+    /// Opens the process that `identity` was taken from, and no other.
+    ///
+    /// `run_id` settles the one case that pid and start time leave open: no kernel handle, and an
+    /// identity taken within the first clock tick of the process. Then only a process that carries
+    /// this run's marker is the same.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Os`].
+    pub fn reopen(identity: &Identity, run_id: Option<RunId>) -> Result<Found, Error> {
+        match identity.scope() {
+            Scope::Here => {}
+            Scope::OtherBoot => return Ok(Found::Gone),
+            Scope::OtherNamespace => return Ok(Found::Ambiguous),
+        }
+        let process = match Self::open(identity.pid) {
+            Ok(Some(process)) => process,
+            Ok(None) => return Ok(Found::Gone),
+            Err(Error::Ambiguous(_)) => return Ok(Found::Ambiguous),
+            Err(error) => return Err(error),
+        };
+        match (&identity.handle, &process.identity.handle) {
+            (Some(then), Some(now)) if then == now => Ok(Found::Same(process)),
+            (Some(_), Some(_)) => Ok(Found::Gone),
+            // One side has no handle: a ledger from another kernel, or a sandbox in between.
+            _ => process.compare_by_start(identity, run_id),
+        }
+    }
+
+    fn compare_by_start(
+        self,
+        earlier: &Identity,
+        run_id: Option<RunId>,
+    ) -> Result<Found, Error> {
+        if self.identity.start == 0 || earlier.start == 0 {
+            return Ok(Found::Ambiguous);
+        }
+        if self.identity.start != earlier.start {
+            return Ok(Found::Gone);
+        }
+        if earlier.settled {
+            return Ok(Found::Same(self));
+        }
+        let columns = Columns { uid: true, markers: true, ..Columns::default() };
+        let entry = self.inspect(columns)?;
+        let confirmed = entry.is_some_and(|entry| {
+            let same_user = earlier.uid.is_none() || earlier.uid == entry.uid;
+            let marked = match (&entry.environment, run_id) {
+                (Environment::Read(markers), Some(run_id)) => markers.is_of_run(run_id),
+                _ => false,
+            };
+            same_user && marked
+        });
+        Ok(if confirmed { Found::Same(self) } else { Found::Ambiguous })
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> Pid {
+        self.reference.pid()
+    }
+
+    /// What to store to find it again.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Whether it can still run. A zombie cannot.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Os`].
+    pub fn is_alive(&self) -> Result<bool, Error> {
+        self.reference.has_exited().map(|exited| !exited).map_err(Error::os("poll"))
+    }
+
+    /// Its line of the process table; `None` once it has been reaped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Os`].
+    pub fn inspect(&self, columns: Columns) -> Result<Option<Entry>, Error> {
+        let entry = os::inspect(self.pid(), columns).map_err(Error::os("process table"))?;
+        Ok(entry.filter(|_| self.reference.holds_its_pid()))
+    }
+
+    /// Sends `signal` to this very process, never to a successor of its pid.
+    ///
+    /// A process that is already gone is not an error: that is what the caller wanted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Protected`], or [`Error::Signal`] when the kernel refuses, for example with `EPERM`
+    /// after the process changed its user.
+    pub fn signal(&self, signal: Signal) -> Result<Delivery, Error> {
+        protect::process(self.pid())?;
+        self.delivery(signal, self.reference.send(signal))
+    }
+
+    /// Sends `signal` to the group that this process leads. `None` where the kernel has no such
+    /// call; [`crate::group`] then signals the members.
+    pub(crate) fn signal_led_group(&self, signal: Signal) -> Result<Option<Delivery>, Error> {
+        protect::group(self.pid())?;
+        match self.reference.send_group(signal) {
+            Err(Errno::EINVAL | Errno::ENOSYS) => Ok(None),
+            result => self.delivery(signal, result).map(Some),
+        }
+    }
+
+    fn delivery(&self, signal: Signal, result: Result<(), Errno>) -> Result<Delivery, Error> {
+        match result {
+            Ok(()) => Ok(Delivery::Sent),
+            Err(Errno::ESRCH) => Ok(Delivery::Gone),
+            Err(errno) => Err(Error::Signal { pid: self.pid(), signal, errno }),
+        }
+    }
+
+    pub(crate) fn reference(&self) -> &os::Reference {
+        &self.reference
+    }
+}

@@ -1,0 +1,88 @@
+//! The processes of a run, found by what they carry.
+
+use std::time::Instant;
+
+use crate::run_id::RunId;
+use crate::stop::{self, Outcome, Plan};
+use crate::table::{self, Columns, Entry, Environment};
+use crate::tree::{self, Roots};
+use crate::{Error, Identity, Process};
+
+/// Which users' processes count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Users {
+    /// Only those whose real user is this process's.
+    Own,
+    /// Everyone's. For a privileged BEAM that starts workers as other users.
+    Any,
+}
+
+/// What ending a run's processes came to.
+#[derive(Debug)]
+pub struct Report {
+    /// How many processes ended when asked. Descendants of those that carry the run id count too.
+    pub stopped: usize,
+    /// How many had to be killed.
+    pub killed: usize,
+    /// Those that are still there.
+    pub survivors: Vec<Identity>,
+}
+
+const COLUMNS: Columns = Columns { uid: false, arguments: true, markers: true };
+
+/// The live processes that carry this run id, in their environment or their arguments.
+///
+/// # Errors
+///
+/// [`Error::Os`] if the process table cannot be read.
+pub fn find(run_id: RunId, users: Users) -> Result<Vec<Identity>, Error> {
+    let mut found = Vec::new();
+    for entry in table::read(COLUMNS)? {
+        if !(entry.is_alive() && belongs(&entry, run_id, users)) {
+            continue;
+        }
+        let Some(process) = Process::open(entry.pid)? else { continue };
+        // Asked again now that the process is held: the pid may have changed hands in between.
+        let now = process.inspect(COLUMNS)?;
+        if now.is_some_and(|now| now.is_alive() && belongs(&now, run_id, users)) {
+            found.push(process.identity().clone());
+        }
+    }
+    Ok(found)
+}
+
+/// Ends every process that carries this run id, and everything that descends from one.
+///
+/// # Errors
+///
+/// [`Error::Os`] if the process table cannot be read.
+pub fn stop(run_id: RunId, users: Users, plan: &Plan) -> Result<Report, Error> {
+    let select = |entry: &Entry| belongs(entry, run_id, users);
+    let mut roots = Roots { identities: Vec::new(), select: &select, columns: COLUMNS, freeze: true };
+    // The whole tree is noted before anyone is asked to end: a parent that ends takes with it the
+    // trace to descendants that carry no marker.
+    let members = roots.list()?;
+    let outcomes = stop::ask(&members, Some(run_id), plan)?;
+    let asked = outcomes.iter().filter(|one| matches!(one, Outcome::Stopped | Outcome::Gone));
+    let stopped = asked.count();
+    roots.identities = members;
+    let rest = tree::kill(&roots, Instant::now() + plan.kill_wait)?;
+    Ok(Report { stopped, killed: rest.killed, survivors: rest.survivors })
+}
+
+/// Whether a process says that it is of this run. What the environment says counts for more than
+/// the arguments: those of a process that belongs to another run do not matter.
+fn belongs(entry: &Entry, run_id: RunId, users: Users) -> bool {
+    let carries = match &entry.environment {
+        Environment::Read(markers) if markers.run_id.is_some() => markers.is_of_run(run_id),
+        _ => RunId::from_arguments(entry.arguments.iter()) == Some(run_id),
+    };
+    carries && (users == Users::Any || is_own(entry))
+}
+
+/// Reads the user only of those that carry the id: for all of them it would cost a third file each.
+fn is_own(entry: &Entry) -> bool {
+    let columns = Columns { uid: true, ..Columns::default() };
+    let uid = table::read_one(entry.pid, columns).ok().flatten().and_then(|entry| entry.uid);
+    uid == Some(nix::unistd::getuid().as_raw())
+}

@@ -1,0 +1,209 @@
+//! Everything that descends from a set of processes, whatever group or session it moved to.
+//!
+//! One pass reads the whole process table and closes over it from the roots: reading
+//! `/proc/<pid>/children` instead misses entries while processes come and go. Passes repeat until
+//! one finds nothing.
+//!
+//! A parent that dies hands its children to another process, and with that the trace that leads to
+//! them ends, unless they carry a marker or the one who asks is the subreaper that inherits them.
+//! So before anything is killed the tree is *frozen*: each member is stopped, which makes a `fork`
+//! under way start over and never return, until a pass finds no new member and all of them at rest.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use crate::process::Delivery;
+use crate::stop::{descriptor_budget, refusal};
+use crate::table::{self, Columns, Entry, State};
+use crate::{Error, Identity, Process, Signal, os, protect};
+
+/// How long a frozen tree may take to come to rest. A member that is in an uninterruptible system
+/// call counts as at rest.
+const FREEZE_LIMIT: Duration = Duration::from_secs(1);
+
+/// The longest wait for one pass's victims before the next pass looks for what they left behind.
+const PASS_LIMIT: Duration = Duration::from_millis(50);
+
+/// Which processes a tree grows from.
+pub struct Roots<'a> {
+    /// These very processes.
+    pub identities: Vec<Identity>,
+    /// And those of which this is true, given `columns` of the process table.
+    pub select: &'a dyn Fn(&Entry) -> bool,
+    /// What `select` needs to see.
+    pub columns: Columns,
+    /// Stop everything before killing anything. Not needed by a subreaper: whoever loses its parent
+    /// becomes its own child.
+    pub freeze: bool,
+}
+
+/// What a tree kill did.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// How many processes were ended.
+    pub killed: usize,
+    /// Full passes over the process table.
+    pub passes: usize,
+    /// Those that are still there at the deadline, or may not be signalled.
+    pub survivors: Vec<Identity>,
+}
+
+/// One member of a tree, at one pass.
+struct Member {
+    process: Process,
+    state: State,
+}
+
+impl Roots<'_> {
+    /// The live members now, children before their parents.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Os`] if the process table cannot be read.
+    pub fn list(&self) -> Result<Vec<Identity>, Error> {
+        let mut members = Vec::new();
+        self.for_each_member(|member| {
+            members.push(member.process.identity().clone());
+            Ok(())
+        })?;
+        Ok(members)
+    }
+
+    /// One pass. Each member is opened only while `visit` has it, so the number of descriptors does
+    /// not limit the number of members.
+    fn for_each_member(
+        &self,
+        mut visit: impl FnMut(Member) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let roots: HashMap<i32, &Identity> =
+            self.identities.iter().map(|identity| (identity.pid.as_raw(), identity)).collect();
+        let table = table::read(self.columns)?;
+        for entry in self.closure(&table, &roots) {
+            if let Some(process) = self.confirm(entry, &roots)? {
+                visit(Member { process, state: entry.state })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The entries that are a root or descend from one, deepest first.
+    fn closure<'t>(&self, table: &'t [Entry], roots: &HashMap<i32, &Identity>) -> Vec<&'t Entry> {
+        let mut children: HashMap<i32, Vec<&Entry>> = HashMap::new();
+        for entry in table {
+            children.entry(entry.parent).or_default().push(entry);
+        }
+        let is_root = |entry: &Entry| {
+            let known = roots.get(&entry.pid.as_raw());
+            known.is_some_and(|root| root.start == entry.start) || (self.select)(entry)
+        };
+        let mut found: Vec<&Entry> = table.iter().filter(|entry| is_root(entry)).collect();
+        let mut seen: HashSet<i32> = found.iter().map(|entry| entry.pid.as_raw()).collect();
+        let mut next = 0;
+        while let Some(entry) = found.get(next) {
+            next += 1;
+            for child in children.get(&entry.pid.as_raw()).into_iter().flatten() {
+                if seen.insert(child.pid.as_raw()) {
+                    found.push(child);
+                }
+            }
+        }
+        found.retain(|entry| entry.is_alive() && protect::process(entry.pid).is_ok());
+        found.reverse();
+        found
+    }
+
+    /// Opens the process behind an entry and asks again whether it is the one that was listed.
+    fn confirm(
+        &self,
+        entry: &Entry,
+        roots: &HashMap<i32, &Identity>,
+    ) -> Result<Option<Process>, Error> {
+        let process = match Process::open(entry.pid) {
+            Ok(Some(process)) => process,
+            Ok(None) | Err(Error::Ambiguous(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let Some(now) = process.inspect(self.columns)? else { return Ok(None) };
+        if now.start != entry.start || !now.is_alive() {
+            return Ok(None);
+        }
+        // Same pid, same start time: on one clock tick that can be two processes. It is the one
+        // that was listed if its kernel handle is the root's, or it carries the marker, or it has
+        // the listed parent (then it descends from a root itself), or the tick had passed.
+        let handle = |identity: &Identity| identity.handle.clone();
+        let same = match roots.get(&entry.pid.as_raw()).and_then(|root| handle(root)) {
+            Some(root) => handle(process.identity()) == Some(root),
+            None => entry.settled || now.parent == entry.parent || (self.select)(&now),
+        };
+        Ok(same.then_some(process))
+    }
+}
+
+/// Kills the tree: pass after pass until one finds nothing, or `deadline` has come.
+///
+/// # Errors
+///
+/// [`Error::Os`] if the process table cannot be read.
+pub fn kill(roots: &Roots, deadline: Instant) -> Result<Report, Error> {
+    let mut report = Report::default();
+    if roots.freeze {
+        report.passes += freeze(roots, deadline.min(Instant::now() + FREEZE_LIMIT))?;
+    }
+    let mut signalled: HashSet<Identity> = HashSet::new();
+    loop {
+        report.passes += 1;
+        let mut held = Vec::new();
+        let mut left = Vec::new();
+        roots.for_each_member(|member| {
+            match member.process.signal(Signal::KILL) {
+                Ok(Delivery::Sent) => {
+                    signalled.insert(member.process.identity().clone());
+                    left.push(member.process.identity().clone());
+                    if held.len() < descriptor_budget() {
+                        held.push(member.process);
+                    }
+                }
+                Ok(Delivery::Gone) => {}
+                Err(error) => {
+                    refusal(&error).ok_or(error)?;
+                    report.survivors.push(member.process.identity().clone());
+                }
+            }
+            Ok(())
+        })?;
+        let out_of_time = Instant::now() >= deadline;
+        if left.is_empty() || out_of_time {
+            report.killed = signalled.len() - left.len();
+            report.survivors.extend(left);
+            return Ok(report);
+        }
+        report.survivors.clear();
+        let references: Vec<_> = held.iter().map(Process::reference).collect();
+        let pause = deadline.min(Instant::now() + PASS_LIMIT);
+        os::wait_for_exits(&references, pause).map_err(Error::os("wait"))?;
+    }
+}
+
+/// Stops members until a pass finds all of them at rest and none new. Returns the number of passes.
+fn freeze(roots: &Roots, deadline: Instant) -> Result<usize, Error> {
+    let mut stopped: HashSet<Identity> = HashSet::new();
+    let mut passes = 0;
+    loop {
+        passes += 1;
+        let mut at_rest = true;
+        roots.for_each_member(|member| {
+            let new = stopped.insert(member.process.identity().clone());
+            if new || member.state == State::Alive {
+                match member.process.signal(Signal::STOP) {
+                    Ok(delivery) => at_rest &= delivery == Delivery::Gone,
+                    // It cannot be killed either, which is where it is reported.
+                    Err(error) => drop(refusal(&error).ok_or(error)?),
+                }
+            }
+            Ok(())
+        })?;
+        if at_rest || Instant::now() >= deadline {
+            return Ok(passes);
+        }
+    }
+}
