@@ -11,44 +11,83 @@ use crate::stop::{self, Outcome, Plan};
 use crate::table::{self, Columns};
 use crate::{Error, Identity, Pid, Process, Signal, os, protect};
 
-/// Sends `signal` to every member of the group that has this number now.
+/// A group, by what is known of it.
+#[derive(Clone, Debug)]
+pub enum Group {
+    /// Whichever group has this number now.
+    Number(Pid),
+    /// The group that this very process leads.
+    LedBy(Identity),
+}
+
+impl Group {
+    fn pgid(&self) -> Pid {
+        match self {
+            Self::Number(pgid) => *pgid,
+            Self::LedBy(leader) => leader.pid,
+        }
+    }
+
+    /// The leader, opened; `None` if a group that is meant by number has lost it.
+    fn leader(&self) -> Result<Option<Process>, Error> {
+        let Self::LedBy(identity) = self else { return Process::open(self.pgid()) };
+        match Process::reopen(identity, None)? {
+            Found::Same(leader) => Ok(Some(leader)),
+            Found::Gone if members(identity.pid)?.is_empty() => {
+                Err(Error::NoSuchProcess(identity.pid.as_raw().into()))
+            }
+            // There is a group with that number, and nobody left to say whether it is the one.
+            Found::Gone | Found::Ambiguous => Err(Error::Ambiguous(identity.pid)),
+        }
+    }
+}
+
+/// Sends `signal` to every member.
 ///
 /// # Errors
 ///
-/// [`Error::Protected`] for this process's own groups; [`Error::Signal`] if the kernel refuses for
-/// every member.
-pub fn signal(pgid: Pid, signal: Signal) -> Result<Delivery, Error> {
-    protect::group(pgid)?;
-    if let Some(leader) = Process::open(pgid)? {
-        if let Some(delivery) = leader.signal_led_group(signal)? {
-            return Ok(delivery);
-        }
+/// [`Error::Protected`] for this process's own groups; [`Error::Ambiguous`] if the leader by which
+/// the group is known is gone and a group with its number is there; [`Error::Signal`] if the kernel
+/// refuses for every member.
+pub fn signal(group: &Group, signal: Signal) -> Result<Delivery, Error> {
+    protect::group(group.pgid())?;
+    match group.leader() {
+        Ok(leader) => signal_through(leader.as_ref(), group.pgid(), signal),
+        Err(Error::NoSuchProcess(_)) => Ok(Delivery::Gone),
+        Err(error) => Err(error),
     }
-    signal_members(pgid, signal)
 }
 
-/// Ends every member of the group, and what joins it meanwhile.
+/// Ends every member, and what joins meanwhile.
 ///
 /// # Errors
 ///
 /// As for [`signal`].
-pub fn stop(pgid: Pid, plan: &Plan) -> Result<Outcome, Error> {
+pub fn stop(group: &Group, plan: &Plan) -> Result<Outcome, Error> {
+    let pgid = group.pgid();
     protect::group(pgid)?;
+    // Held to the end: the leader may well be the first to go, and a group is still reached through
+    // the handle of a leader that is gone.
+    let leader = match group.leader() {
+        Err(Error::NoSuchProcess(_)) => return Ok(Outcome::Gone),
+        leader => leader?,
+    };
     if members(pgid)?.is_empty() {
         return Ok(Outcome::Gone);
     }
-    if let Some(outcome) = refused(signal(pgid, plan.signal))? {
+    let send = |signal| refused(signal_through(leader.as_ref(), pgid, signal));
+    if let Some(outcome) = send(plan.signal)? {
         return Ok(outcome);
     }
     if plan.signal != Signal::KILL {
-        signal(pgid, Signal::CONT)?;
+        send(Signal::CONT)?;
     }
     if wait_until_empty(pgid, Instant::now() + plan.grace)? {
         return Ok(Outcome::Stopped);
     }
     let deadline = Instant::now() + plan.kill_wait;
     loop {
-        if let Some(outcome) = refused(signal(pgid, Signal::KILL))? {
+        if let Some(outcome) = send(Signal::KILL)? {
             return Ok(outcome);
         }
         // A member that was forking while the signal went out may have left one behind.
@@ -62,19 +101,10 @@ pub fn stop(pgid: Pid, plan: &Plan) -> Result<Outcome, Error> {
     }
 }
 
-/// The number of the group that the process known by `identity` leads, if that can still be told.
-///
-/// # Errors
-///
-/// [`Error::Ambiguous`] if the leader is gone and a group with its number exists: it may be another
-/// group by now. [`Error::NoSuchProcess`] if nothing is left of it.
-pub fn led_by(identity: &Identity) -> Result<Pid, Error> {
-    match Process::reopen(identity, None)? {
-        Found::Same(leader) => Ok(leader.pid()),
-        Found::Gone if members(identity.pid)?.is_empty() => {
-            Err(Error::NoSuchProcess(identity.pid.as_raw().into()))
-        }
-        Found::Gone | Found::Ambiguous => Err(Error::Ambiguous(identity.pid)),
+fn signal_through(leader: Option<&Process>, pgid: Pid, signal: Signal) -> Result<Delivery, Error> {
+    match leader.map(|leader| leader.signal_led_group(signal)).transpose()?.flatten() {
+        Some(delivery) => Ok(delivery),
+        None => signal_members(pgid, signal),
     }
 }
 

@@ -1,1 +1,202 @@
 //! The BEAM's door into `snakepit_core`: decode, call, encode. Nothing else lives here.
+//!
+//! What takes one or two system calls runs on a normal scheduler. What reads the process table or
+//! waits runs on a dirty I/O scheduler: it sleeps in the kernel most of the time.
+
+// Rustler decodes arguments into owned values.
+#![allow(clippy::needless_pass_by_value)]
+
+mod terms;
+
+use std::time::Duration;
+
+use rustler::{Atom, Binary, Term};
+use snakepit_core::group;
+use snakepit_core::marker::{self, Owner};
+use snakepit_core::process::Found;
+use snakepit_core::run::{self, Users};
+use snakepit_core::run_id::RunId;
+use snakepit_core::run_state::RunState;
+use snakepit_core::stop::{self, Plan};
+use snakepit_core::table::{Columns, Entry};
+use snakepit_core::{Error, Process, Signal};
+
+use terms::{
+    DeliveryTerm, ErrorTerm, GroupTerm, IdentityTerm, InfoTerm, Items, OutcomeTerm, PidTerm,
+    ProcessTerm, RecordTerm, RunReportTerm, RunStateTerm, SealTerm, SignalTerm,
+};
+
+type Answer<T> = Result<T, ErrorTerm>;
+
+/// `Snakepit.Native.run_id_generate/0`.
+#[rustler::nif]
+fn run_id_generate() -> Answer<String> {
+    Ok(RunId::generate()?.to_string())
+}
+
+/// `Snakepit.Native.run_id_valid/1`.
+#[rustler::nif]
+fn run_id_valid(id: Binary) -> bool {
+    RunId::from_bytes(&id).is_some()
+}
+
+/// `Snakepit.Native.run_id_extract/1`.
+#[rustler::nif]
+fn run_id_extract(arguments: Items<Binary>) -> Option<String> {
+    let id = RunId::from_arguments(arguments.0.iter().map(Binary::as_slice))?;
+    Some(id.to_string())
+}
+
+/// `Snakepit.Native.run_state_valid_transition/2`.
+#[rustler::nif]
+fn run_state_valid_transition(from: RunStateTerm, to: RunStateTerm) -> bool {
+    RunState::from(from).may_become(to.into())
+}
+
+/// `Snakepit.Native.marker_environment/3`.
+#[rustler::nif]
+fn marker_environment(
+    run_id: String,
+    worker_id: String,
+    instance: String,
+) -> Answer<Vec<(&'static str, String)>> {
+    let owner = Owner::current()?.to_string();
+    Ok(vec![
+        (marker::RUN_ID, run_id),
+        (marker::WORKER_ID, worker_id),
+        (marker::INSTANCE, instance),
+        (marker::OWNER, owner),
+    ])
+}
+
+/// `Snakepit.Native.signal_valid/1`.
+#[rustler::nif]
+fn signal_valid(signal: Term) -> bool {
+    signal.decode::<SignalTerm>().is_ok()
+}
+
+/// `Snakepit.Native.process_lookup/1`. A few system calls, none of which blocks.
+#[rustler::nif]
+fn process_lookup(os_pid: PidTerm) -> Answer<ProcessTerm> {
+    let pid = os_pid.pid()?;
+    match Process::open(pid)? {
+        Some(process) if process.is_alive()? => Ok(ProcessTerm(process.identity().clone())),
+        _ => Err(Error::NoSuchProcess(pid.as_raw().into()).into()),
+    }
+}
+
+/// `Snakepit.Native.process_alive/1`.
+#[rustler::nif]
+fn process_alive(identity: IdentityTerm) -> Answer<bool> {
+    match open(&identity) {
+        Ok(process) => Ok(process.is_alive()?),
+        Err(Error::NoSuchProcess(_)) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// `Snakepit.Native.process_info/1`. Reads three small files of `/proc`.
+#[rustler::nif]
+fn process_info(identity: IdentityTerm) -> Answer<InfoTerm> {
+    let columns = Columns { uid: true, arguments: true, markers: false };
+    let process = open(&identity)?;
+    let entry = process.inspect(columns)?.filter(Entry::is_alive);
+    Ok(InfoTerm(entry.ok_or(Error::NoSuchProcess(process.pid().as_raw().into()))?))
+}
+
+/// `Snakepit.Native.process_signal/2`. Never blocks: normal scheduler.
+#[rustler::nif]
+fn process_signal(identity: IdentityTerm, signal: SignalTerm) -> Answer<DeliveryTerm> {
+    Ok(DeliveryTerm(open(&identity)?.signal(signal.0)?))
+}
+
+/// `Snakepit.Native.process_stop/4`. Waits.
+#[rustler::nif(schedule = "DirtyIo")]
+fn process_stop(
+    identities: Items<IdentityTerm>,
+    signal: SignalTerm,
+    grace_ms: u64,
+    kill_wait_ms: u64,
+) -> Answer<Vec<OutcomeTerm>> {
+    let identities: Result<Vec<_>, _> = identities.0.iter().map(IdentityTerm::identity).collect();
+    let outcomes = stop::stop(&identities?, None, &plan(signal, grace_ms, kill_wait_ms))?;
+    Ok(outcomes.into_iter().map(OutcomeTerm).collect())
+}
+
+/// `Snakepit.Native.group_signal/2`. Reads the process table where the kernel has no call for it.
+#[rustler::nif(schedule = "DirtyIo")]
+fn group_signal(group: GroupTerm, signal: SignalTerm) -> Answer<DeliveryTerm> {
+    Ok(DeliveryTerm(group::signal(&group.group()?, signal.0)?))
+}
+
+/// `Snakepit.Native.group_stop/4`. Waits.
+#[rustler::nif(schedule = "DirtyIo")]
+fn group_stop(
+    group: GroupTerm,
+    signal: SignalTerm,
+    grace_ms: u64,
+    kill_wait_ms: u64,
+) -> Answer<OutcomeTerm> {
+    Ok(OutcomeTerm(group::stop(&group.group()?, &plan(signal, grace_ms, kill_wait_ms))?))
+}
+
+/// `Snakepit.Native.run_find/2`. Reads the process table.
+#[rustler::nif(schedule = "DirtyIo")]
+fn run_find(run_id: Binary, any_user: bool) -> Answer<Vec<ProcessTerm>> {
+    let found = run::find(parse_run_id(run_id)?, users(any_user))?;
+    Ok(found.into_iter().map(ProcessTerm).collect())
+}
+
+/// `Snakepit.Native.run_stop/4`. Waits.
+#[rustler::nif(schedule = "DirtyIo")]
+fn run_stop(
+    run_id: Binary,
+    any_user: bool,
+    grace_ms: u64,
+    kill_wait_ms: u64,
+) -> Answer<RunReportTerm> {
+    let plan = plan(SignalTerm(Signal::TERM), grace_ms, kill_wait_ms);
+    Ok(RunReportTerm(run::stop(parse_run_id(run_id)?, users(any_user), &plan)?))
+}
+
+/// `Snakepit.Native.record_seal/1`: version and checksum for a record.
+#[rustler::nif]
+fn record_seal(record: RecordTerm) -> SealTerm {
+    record.seal()
+}
+
+/// `Snakepit.Native.record_check/1`. Takes any term: a damaged ledger holds anything.
+#[rustler::nif]
+fn record_check(sealed: Term) -> Result<RecordTerm, Atom> {
+    terms::check_record(sealed)
+}
+
+fn open(identity: &IdentityTerm) -> Result<Process, Error> {
+    let identity = identity.identity()?;
+    match Process::reopen(&identity, None)? {
+        Found::Same(process) => Ok(process),
+        Found::Gone => Err(Error::NoSuchProcess(identity.pid.as_raw().into())),
+        Found::Ambiguous => Err(Error::Ambiguous(identity.pid)),
+    }
+}
+
+fn parse_run_id(run_id: Binary) -> Result<RunId, Error> {
+    RunId::from_bytes(&run_id).ok_or(Error::NotARunId)
+}
+
+fn users(any: bool) -> Users {
+    if any { Users::Any } else { Users::Own }
+}
+
+/// Longer than anyone waits, and short enough to be added to a clock.
+const LONGEST_MS: u64 = 1000 * 60 * 60 * 24 * 365;
+
+fn plan(signal: SignalTerm, grace_ms: u64, kill_wait_ms: u64) -> Plan {
+    Plan {
+        signal: signal.0,
+        grace: Duration::from_millis(grace_ms.min(LONGEST_MS)),
+        kill_wait: Duration::from_millis(kill_wait_ms.min(LONGEST_MS)),
+    }
+}
+
+rustler::init!("Elixir.Snakepit.Native");

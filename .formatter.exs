@@ -1,0 +1,7 @@
+[
+  inputs: [
+    "{mix,.formatter}.exs",
+    "{bench,config,lib,test,examples}/**/*.{ex,exs}",
+    "script/*.exs"
+  ]
+]

@@ -1,0 +1,203 @@
+defmodule Mix.Tasks.Compile.SnakepitNative do
+  @shortdoc "Builds Snakepit's native code with cargo"
+
+  @moduledoc """
+  Builds the Rust workspace in release mode and puts its artefacts into `priv/native`.
+
+  Cargo works in the build directory, in one place for all environments, because the release
+  profile does not depend on `MIX_ENV`. When no source has changed since the last build, cargo is
+  not even asked.
+
+  ## Without Rust
+
+  Set `SNAKEPIT_NATIVE_DIR` to a directory with prebuilt artefacts: a copy of the `priv/native` of
+  a machine that has built them, for the same system and processor. They are copied, and cargo is
+  not needed.
+
+  ## Options
+
+    * `--force` - asks cargo even if nothing seems to have changed
+
+  """
+
+  use Mix.Task.Compiler
+
+  @recursive true
+
+  @prebuilt_variable "SNAKEPIT_NATIVE_DIR"
+
+  # What cargo calls it on each system, and what it is called in priv/native. `:erlang.load_nif/2`
+  # wants `.so` on macOS too.
+  @artefacts [{["libsnakepit_nif.so", "libsnakepit_nif.dylib"], "snakepit_nif.so"}]
+
+  @impl true
+  def run(args) do
+    fingerprint = fingerprint()
+
+    if "--force" not in args and read_manifest() == fingerprint and installed?() do
+      # The link from the build directory to priv may be gone although the artefacts are there.
+      Mix.Project.build_structure()
+      {:noop, []}
+    else
+      with {:ok, directory} <- build(), :ok <- install(directory) do
+        Mix.Project.build_structure()
+        write_manifest(fingerprint)
+        {:ok, []}
+      else
+        {:error, message} -> fail(message)
+      end
+    end
+  end
+
+  @impl true
+  def manifests, do: [manifest()]
+
+  @impl true
+  def clean do
+    File.rm(manifest())
+    File.rm_rf!(target_directory())
+    for {_sources, name} <- @artefacts, do: File.rm(Path.join(destination(), name))
+    :ok
+  end
+
+  defp build do
+    case System.get_env(@prebuilt_variable) do
+      unset when unset in [nil, ""] -> cargo_build()
+      directory -> {:ok, Path.expand(directory)}
+    end
+  end
+
+  defp cargo_build do
+    with {:ok, cargo} <- find_cargo(), :ok <- check_version(cargo) do
+      Mix.shell().info("Building Snakepit's native code (the first time takes a minute)")
+
+      arguments = ~w(build --workspace --release --locked --quiet --target-dir)
+      options = [cd: root(), into: IO.stream(:stdio, :line), stderr_to_stdout: true]
+
+      case System.cmd(cargo, arguments ++ [target_directory()], options) do
+        {_output, 0} ->
+          {:ok, Path.join(target_directory(), "release")}
+
+        {_output, status} ->
+          {:error, "cargo build failed with status #{status}; its output is above"}
+      end
+    end
+  end
+
+  defp find_cargo do
+    case System.find_executable("cargo") do
+      nil ->
+        {:error,
+         "cargo was not found. Snakepit is partly written in Rust and needs Rust #{required_version()} " <>
+           "or newer: install it with rustup (https://rustup.rs) or from your distribution, or point " <>
+           "#{@prebuilt_variable} to a directory with prebuilt artefacts"}
+
+      cargo ->
+        {:ok, cargo}
+    end
+  end
+
+  defp check_version(cargo) do
+    {output, _status} = System.cmd(cargo, ["--version"], stderr_to_stdout: true)
+    required = required_version()
+
+    with [_, found] <- Regex.run(~r/^cargo (\d+\.\d+\.\d+)/, output),
+         :lt <- Version.compare(found, required <> ".0") do
+      {:error,
+       "Rust #{required} or newer is needed, and this is #{found}. Update it, for example with " <>
+         "`rustup update stable`, or point #{@prebuilt_variable} to a directory with prebuilt artefacts"}
+    else
+      # An answer that cannot be read is no reason to refuse: cargo itself checks rust-version.
+      _new_enough -> :ok
+    end
+  end
+
+  defp required_version do
+    manifest = File.read!(Path.join(root(), "Cargo.toml"))
+    [_, version] = Regex.run(~r/^rust-version *= *"(\d+\.\d+)"/m, manifest)
+    version
+  end
+
+  defp install(directory) do
+    File.mkdir_p!(destination())
+
+    Enum.reduce_while(@artefacts, :ok, fn {sources, name}, :ok ->
+      candidates = Enum.map([name | sources], &Path.join(directory, &1))
+
+      case Enum.find(candidates, &File.regular?/1) do
+        nil -> {:halt, {:error, "#{directory} has none of #{Enum.join([name | sources], ", ")}"}}
+        source -> {:cont, replace(source, Path.join(destination(), name))}
+      end
+    end)
+  end
+
+  # By rename: a BEAM that has the old library mapped keeps it. Writing into that file would crash it.
+  defp replace(source, target) do
+    temporary = "#{target}.#{System.unique_integer([:positive])}.tmp"
+    File.cp!(source, temporary)
+    File.rename!(temporary, target)
+  end
+
+  defp fail(message) do
+    Mix.shell().error("** Snakepit: #{message}")
+
+    diagnostic = %Mix.Task.Compiler.Diagnostic{
+      compiler_name: "snakepit_native",
+      file: Path.join(root(), "Cargo.toml"),
+      message: message,
+      position: 0,
+      severity: :error
+    }
+
+    {:error, [diagnostic]}
+  end
+
+  # Everything that decides what a build gives, but for the Rust version.
+  defp fingerprint do
+    prebuilt = System.get_env(@prebuilt_variable, "")
+    sources = Path.wildcard(Path.join(root(), "native/**/*.{rs,toml}"))
+    workspace = for name <- ["Cargo.toml", "Cargo.lock"], do: Path.join(root(), name)
+    given = if prebuilt == "", do: [], else: Path.wildcard(Path.join(prebuilt, "*"))
+
+    files =
+      for path <- sources ++ workspace ++ given, {:ok, stat} <- [File.stat(path, time: :posix)] do
+        {path, stat.size, stat.mtime}
+      end
+
+    :erlang.phash2({prebuilt, files}, 4_294_967_296)
+  end
+
+  defp installed? do
+    Enum.all?(@artefacts, fn {_sources, name} -> File.exists?(Path.join(destination(), name)) end)
+  end
+
+  defp read_manifest do
+    case File.read(manifest()) do
+      {:ok, content} -> Integer.parse(content) |> elem_or_nil()
+      {:error, _reason} -> nil
+    end
+  end
+
+  defp elem_or_nil({number, ""}), do: number
+  defp elem_or_nil(_other), do: nil
+
+  defp write_manifest(fingerprint) do
+    File.mkdir_p!(Path.dirname(manifest()))
+    File.write!(manifest(), Integer.to_string(fingerprint))
+  end
+
+  defp manifest, do: Path.join(Mix.Project.manifest_path(), "compile.snakepit_native")
+
+  # Mix links priv of the build directory to this one, so `Application.app_dir/2` finds it there.
+  defp destination, do: Path.join(root(), "priv/native")
+
+  defp target_directory do
+    build = Mix.Project.build_path()
+    # Beside the environments, so that they share it, unless the user chose one directory for all.
+    parent = if System.get_env("MIX_BUILD_PATH"), do: build, else: Path.dirname(build)
+    Path.join(parent, "snakepit_native")
+  end
+
+  # Mix changes into a dependency's directory before it compiles it.
+  defp root, do: File.cwd!()
+end

@@ -1,0 +1,57 @@
+defmodule Snakepit.Error do
+  @moduledoc """
+  What went wrong, and with which process.
+
+  `reason` is an atom: the POSIX name where there is one (`:eperm`, `:esrch`), otherwise one of
+
+    * `:refused` - the pid or group can never be a target: no pid at all, pid 1, the BEAM itself, or
+      the leader or group of its session
+    * `:ambiguous` - there is a process with that pid, and it may be another one than was meant, so
+      it was left alone
+    * `:survived` - the process was killed and is still there, for example in an uninterruptible
+      system call
+    * `:survivors` - as above, for the several processes in `os_pids`
+    * `:invalid_transition` - a run does not go from that state to the other
+    * `:invalid_run_id`, `:not_an_identity` - the value is damaged or was never one
+
+  """
+
+  @type t :: %__MODULE__{
+          operation: atom(),
+          reason: atom(),
+          os_pid: integer() | nil,
+          os_pids: [pos_integer()],
+          detail: String.t() | nil
+        }
+
+  defexception [:operation, :reason, :os_pid, :detail, os_pids: []]
+
+  @impl true
+  def message(%__MODULE__{} = error) do
+    subject = if error.os_pid, do: " (OS process #{error.os_pid})", else: ""
+    "#{error.operation} failed#{subject}: #{error.detail || describe(error)}"
+  end
+
+  defp describe(%{reason: :refused, os_pid: os_pid}) when is_integer(os_pid) and os_pid <= 0,
+    do: "0 and negative numbers are not pids"
+
+  defp describe(%{reason: :refused}),
+    do: "init, the BEAM itself and the leaders of its group and session are never signalled"
+
+  defp describe(%{reason: :ambiguous}),
+    do: "it cannot be told whether this is the process that was meant, so it was left alone"
+
+  defp describe(%{reason: :survived}), do: "killed, but still there"
+  defp describe(%{reason: :survivors, os_pids: os_pids}), do: "still there: #{inspect(os_pids)}"
+  defp describe(%{reason: :eperm}), do: "not permitted (eperm)"
+  defp describe(%{reason: :esrch}), do: "no such process (esrch)"
+  defp describe(%{reason: :not_an_identity}), do: "not an identity that Snakepit made"
+  defp describe(%{reason: reason}), do: to_string(reason)
+
+  # From what a NIF answers.
+  @doc false
+  @spec from_native(atom(), {atom(), integer() | nil}) :: t()
+  def from_native(operation, {reason, os_pid}) do
+    %__MODULE__{operation: operation, reason: reason, os_pid: os_pid}
+  end
+end

@@ -1,0 +1,93 @@
+defmodule Snakepit.Native do
+  @moduledoc false
+
+  # The NIFs. Each answers in microseconds on a normal scheduler, except for those marked *waits* or
+  # *scans*, which run on a dirty I/O scheduler. There are ten of those per BEAM by default, shared
+  # with all file access, so whoever calls a waiting one does not do so a hundred times at once: it
+  # takes many processes in one call instead.
+  #
+  # An identity is the opaque binary of a `Snakepit.OSProcess`. Errors are `{reason, os_pid | nil}`;
+  # `Snakepit.Error` makes sentences of them.
+
+  @on_load :load
+  # The library is built after this module, so the compiler must not try to load it.
+  @compile {:autoload, false}
+
+  @type identity :: binary()
+  @type signal :: atom() | pos_integer()
+  @type error :: {:error, {reason :: atom(), os_pid :: integer() | nil}}
+  @type outcome ::
+          :stopped | :killed | :gone | :not_permitted | :ambiguous | :refused | :survived
+
+  @doc false
+  def load do
+    :snakepit
+    |> Application.app_dir("priv/native/snakepit_nif")
+    |> String.to_charlist()
+    |> :erlang.load_nif(0)
+  end
+
+  @spec run_id_generate() :: {:ok, String.t()} | error()
+  def run_id_generate, do: unloaded()
+
+  @spec run_id_valid(binary()) :: boolean()
+  def run_id_valid(_id), do: unloaded()
+
+  @spec run_id_extract([binary()]) :: String.t() | nil
+  def run_id_extract(_arguments), do: unloaded()
+
+  @spec run_state_valid_transition(atom(), atom()) :: boolean()
+  def run_state_valid_transition(_from, _to), do: unloaded()
+
+  @spec marker_environment(String.t(), String.t(), String.t()) ::
+          {:ok, [{String.t(), String.t()}]} | error()
+  def marker_environment(_run_id, _worker_id, _instance), do: unloaded()
+
+  @spec signal_valid(term()) :: boolean()
+  def signal_valid(_signal), do: unloaded()
+
+  @spec process_lookup(integer()) :: {:ok, {pos_integer(), identity()}} | error()
+  def process_lookup(_os_pid), do: unloaded()
+
+  @spec process_alive(identity()) :: {:ok, boolean()} | error()
+  def process_alive(_identity), do: unloaded()
+
+  @spec process_info(identity()) :: {:ok, map()} | error()
+  def process_info(_identity), do: unloaded()
+
+  @spec process_signal(identity(), signal()) :: {:ok, :sent | :gone} | error()
+  def process_signal(_identity, _signal), do: unloaded()
+
+  # Waits.
+  @spec process_stop([identity()], signal(), non_neg_integer(), non_neg_integer()) ::
+          {:ok, [outcome()]} | error()
+  def process_stop(_identities, _signal, _grace_ms, _kill_wait_ms), do: unloaded()
+
+  # Scans where the kernel is older than 6.9.
+  @spec group_signal(integer() | identity(), signal()) :: {:ok, :sent | :gone} | error()
+  def group_signal(_pgid_or_leader, _signal), do: unloaded()
+
+  # Waits.
+  @spec group_stop(integer() | identity(), signal(), non_neg_integer(), non_neg_integer()) ::
+          {:ok, outcome()} | error()
+  def group_stop(_pgid_or_leader, _signal, _grace_ms, _kill_wait_ms), do: unloaded()
+
+  # Scans.
+  @spec run_find(binary(), boolean()) :: {:ok, [{pos_integer(), identity()}]} | error()
+  def run_find(_run_id, _any_user), do: unloaded()
+
+  # Waits.
+  @spec run_stop(binary(), boolean(), non_neg_integer(), non_neg_integer()) ::
+          {:ok,
+           %{stopped: integer(), killed: integer(), survivors: [{pos_integer(), identity()}]}}
+          | error()
+  def run_stop(_run_id, _any_user, _grace_ms, _kill_wait_ms), do: unloaded()
+
+  @spec record_seal(map()) :: %{version: pos_integer(), checksum: non_neg_integer()}
+  def record_seal(_record), do: unloaded()
+
+  @spec record_check(term()) :: {:ok, map()} | {:error, :malformed | :version | :checksum}
+  def record_check(_sealed), do: unloaded()
+
+  defp unloaded, do: :erlang.nif_error(:snakepit_nif_not_loaded)
+end

@@ -1,0 +1,36 @@
+defmodule Snakepit.MixProject do
+  use Mix.Project
+
+  @version "0.1.0"
+
+  def project do
+    [
+      app: :snakepit,
+      version: @version,
+      elixir: "~> 1.14",
+      # Last: the compiler is one of this project's own modules.
+      compilers: Mix.compilers() ++ [:snakepit_native],
+      elixirc_paths: elixirc_paths(Mix.env()),
+      start_permanent: Mix.env() == :prod,
+      deps: [],
+      description: "Runs external OS processes and never leaves one behind",
+      package: package()
+    ]
+  end
+
+  def application do
+    [extra_applications: [:logger]]
+  end
+
+  defp elixirc_paths(:test), do: ["lib", "test/support"]
+  defp elixirc_paths(_env), do: ["lib"]
+
+  defp package do
+    [
+      licenses: ["Apache-2.0"],
+      links: %{},
+      files:
+        ~w(lib native priv/python Cargo.toml Cargo.lock mix.exs README.md CHANGELOG.md LICENSE)
+    ]
+  end
+end

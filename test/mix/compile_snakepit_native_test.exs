@@ -1,0 +1,156 @@
+defmodule Mix.Tasks.Compile.SnakepitNativeTest do
+  # Not async: a path dependency shares this project's priv/native.
+  use ExUnit.Case, async: false
+
+  @moduletag timeout: 300_000
+  @root Path.expand("../..", __DIR__)
+  @prebuilt Application.app_dir(:snakepit, "priv/native")
+
+  setup do
+    directory = Path.join(System.tmp_dir!(), "snakepit_#{System.unique_integer([:positive])}")
+    File.mkdir_p!(directory)
+    on_exit(fn -> File.rm_rf!(directory) end)
+    %{directory: directory}
+  end
+
+  # Variables of the outer mix must not reach the inner one.
+  defp mix(directory, arguments, environment \\ []) do
+    cleared = for name <- ~w(MIX_ENV MIX_BUILD_PATH SNAKEPIT_NATIVE_DIR), do: {name, nil}
+    options = [cd: directory, env: cleared ++ environment, stderr_to_stdout: true]
+    System.cmd("mix", arguments, options)
+  end
+
+  defp host_project(directory, dependency) do
+    File.mkdir_p!(Path.join(directory, "lib"))
+    File.write!(Path.join(directory, "lib/host.ex"), "defmodule Host do\nend\n")
+
+    File.write!(Path.join(directory, "mix.exs"), """
+    defmodule Host.MixProject do
+      use Mix.Project
+      def project, do: [app: :host, version: "0.1.0", deps: [{:snakepit, #{inspect(dependency)}}]]
+      def application, do: [extra_applications: [:logger]]
+    end
+    """)
+  end
+
+  # A copy of what the compiler works on, to be damaged at will.
+  defp copy_of_this_project(directory) do
+    for name <- ~w(lib native mix.exs Cargo.toml Cargo.lock) do
+      File.cp_r!(Path.join(@root, name), Path.join(directory, name))
+    end
+  end
+
+  defp program_directory(directory, programs) do
+    bin = Path.join(directory, "bin")
+    File.mkdir_p!(bin)
+
+    for {name, script} <- programs do
+      File.write!(Path.join(bin, name), "#!/bin/sh\n" <> script)
+      File.chmod!(Path.join(bin, name), 0o755)
+    end
+
+    bin
+  end
+
+  test "a project with a path dependency compiles, runs and works as a release", context do
+    host_project(context.directory, path: @root)
+    environment = [{"MIX_ENV", "prod"}, {"SNAKEPIT_NATIVE_DIR", @prebuilt}]
+    code = ~s|IO.puts("id=" <> Snakepit.RunID.generate())|
+
+    assert {output, 0} = mix(context.directory, ["run", "-e", code], environment)
+    assert output =~ ~r/id=[0-9a-z]{7}\n/
+
+    assert {_output, 0} = mix(context.directory, ["release", "--quiet"], environment)
+    release = Path.join(context.directory, "_build/prod/rel/host")
+    # Nothing of the build may be needed any more.
+    moved = Path.join(context.directory, "elsewhere")
+    File.rename!(release, moved)
+    File.rm_rf!(Path.join(context.directory, "_build"))
+
+    assert {output, 0} = System.cmd(Path.join(moved, "bin/host"), ["eval", code])
+    assert output =~ ~r/id=[0-9a-z]{7}\n/
+  end
+
+  test "a git dependency is built by cargo, and nothing slow happens the second time", context do
+    if File.exists?(Path.join(@root, ".git")) do
+      # As a user gets it: what is committed and nothing else.
+      host_project(context.directory, git: "file://" <> @root)
+      assert {_output, 0} = mix(context.directory, ["deps.get"])
+      assert {output, 0} = mix(context.directory, ["compile"])
+      assert output =~ "Building Snakepit's native code"
+
+      code = ~s|IO.puts("id=" <> Snakepit.RunID.generate())|
+      assert {output, 0} = mix(context.directory, ["run", "-e", code])
+      assert output =~ ~r/id=[0-9a-z]{7}\n/
+      refute output =~ "Building"
+
+      assert {output, 0} = mix(context.directory, ["deps.compile", "snakepit"])
+      refute output =~ "Building"
+    else
+      IO.puts("skipped: this is not a git checkout")
+    end
+  end
+
+  test "without cargo the error says what is needed", context do
+    copy_of_this_project(context.directory)
+    bin = program_directory(context.directory, [])
+
+    # Everything that this machine has, but for cargo.
+    for directory <- String.split(System.get_env("PATH"), ":"),
+        {:ok, names} <- [File.ls(directory)],
+        name <- names,
+        name not in ["cargo", "rustc"] do
+      File.ln_s(Path.join(directory, name), Path.join(bin, name))
+    end
+
+    assert {output, status} = mix(context.directory, ["compile"], [{"PATH", bin}])
+    assert status != 0
+    assert output =~ ~r/cargo was not found.*needs Rust 1\.\d+ or newer: install it with rustup/
+    assert output =~ "SNAKEPIT_NATIVE_DIR"
+  end
+
+  test "with a cargo that is too old the error says so", context do
+    copy_of_this_project(context.directory)
+
+    bin =
+      program_directory(context.directory, [{"cargo", "echo 'cargo 1.63.0 (abc 2022-01-01)'"}])
+
+    path = bin <> ":" <> System.get_env("PATH")
+
+    assert {output, status} = mix(context.directory, ["compile"], [{"PATH", path}])
+    assert status != 0
+    assert output =~ ~r/Rust 1\.\d+ or newer is needed, and this is 1\.63\.0/
+  end
+
+  test "a failed build shows cargo's own words, and succeeds once it is mended", context do
+    copy_of_this_project(context.directory)
+    manifest = Path.join(context.directory, "Cargo.toml")
+    good = File.read!(manifest)
+    File.write!(manifest, good <> "\n[oops\n")
+
+    assert {output, status} = mix(context.directory, ["compile"])
+    assert status != 0
+    assert output =~ "[oops"
+    assert output =~ "cargo build failed with status"
+
+    File.write!(manifest, good)
+    prebuilt = [{"SNAKEPIT_NATIVE_DIR", @prebuilt}]
+    assert {_output, 0} = mix(context.directory, ["compile"], prebuilt)
+    library = Path.join(context.directory, "priv/native/snakepit_nif.so")
+    assert File.exists?(library)
+
+    assert {_output, 0} = mix(context.directory, ["clean"], prebuilt)
+    refute File.exists?(library)
+  end
+
+  test "a directory without artefacts is refused by name", context do
+    copy_of_this_project(context.directory)
+    empty = Path.join(context.directory, "empty")
+
+    assert {output, status} =
+             mix(context.directory, ["compile"], [{"SNAKEPIT_NATIVE_DIR", empty}])
+
+    assert status != 0
+    assert output =~ "#{empty} has none of snakepit_nif.so"
+  end
+end

@@ -1,0 +1,62 @@
+defmodule Snakepit.Test.ProcScan do
+  @moduledoc """
+  The judge: reads `/proc` by itself and shares no code with what it judges.
+  """
+
+  @doc "Every process, ended ones that nobody has reaped included; see `stat/1`."
+  def all do
+    for name <- File.ls!("/proc"), {os_pid, ""} <- [Integer.parse(name)], stat = stat(os_pid) do
+      stat
+    end
+  end
+
+  @doc "Whether the process is there and no zombie."
+  def running?(os_pid) do
+    case stat(os_pid) do
+      nil -> false
+      %{state: state} -> state not in ["Z", "X"]
+    end
+  end
+
+  @doc "State letter, parent, group and start time of a process; `nil` if there is none."
+  def stat(os_pid) do
+    with {:ok, line} <- File.read("/proc/#{os_pid}/stat") do
+      # The name in parentheses may contain anything, so count from its end.
+      {close, 1} = line |> :binary.matches(")") |> List.last()
+      rest = binary_part(line, close + 2, byte_size(line) - close - 2)
+      [state, parent, group | _] = fields = String.split(rest, " ")
+
+      %{
+        os_pid: os_pid,
+        state: state,
+        parent: String.to_integer(parent),
+        group: String.to_integer(group),
+        start: fields |> Enum.at(19) |> String.to_integer()
+      }
+    else
+      _gone -> nil
+    end
+  end
+
+  @doc """
+  What runs below a process, however deep, but for the BEAM's own helpers.
+  """
+  def descendants(root) do
+    table = Enum.reject(all(), &(&1.state in ["Z", "X"]))
+    below(table, [root]) |> Enum.reject(&beam_helper?/1)
+  end
+
+  defp below(_table, []), do: []
+
+  defp below(table, parents) do
+    children = for %{os_pid: os_pid, parent: parent} <- table, parent in parents, do: os_pid
+    children ++ below(table, children)
+  end
+
+  defp beam_helper?(os_pid) do
+    case File.read("/proc/#{os_pid}/comm") do
+      {:ok, name} -> String.trim(name) in ["erl_child_setup", "inet_gethost"]
+      {:error, _gone} -> true
+    end
+  end
+end
