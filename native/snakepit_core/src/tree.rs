@@ -153,35 +153,58 @@ pub fn kill(roots: &Roots, deadline: Instant) -> Result<Report, Error> {
     loop {
         report.passes += 1;
         let mut held = Vec::new();
-        let mut left = Vec::new();
-        roots.for_each_member(|member| {
-            match member.process.signal(Signal::KILL) {
-                Ok(Delivery::Sent) => {
-                    signalled.insert(member.process.identity().clone());
-                    left.push(member.process.identity().clone());
-                    if held.len() < descriptor_budget() {
-                        held.push(member.process);
-                    }
-                }
-                Ok(Delivery::Gone) => {}
-                Err(error) => {
-                    refusal(&error).ok_or(error)?;
-                    report.survivors.push(member.process.identity().clone());
-                }
+        let struck = strike(roots, Signal::KILL, |process| {
+            if held.len() < descriptor_budget() {
+                held.push(process);
             }
-            Ok(())
         })?;
-        let out_of_time = Instant::now() >= deadline;
-        if left.is_empty() || out_of_time {
-            report.killed = signalled.len() - left.len();
-            report.survivors.extend(left);
+        signalled.extend(struck.sent.iter().cloned());
+        if struck.sent.is_empty() || Instant::now() >= deadline {
+            report.killed = signalled.len() - struck.sent.len();
+            report.survivors = [struck.sent, struck.refused].concat();
             return Ok(report);
         }
-        report.survivors.clear();
         let references: Vec<_> = held.iter().map(Process::reference).collect();
         let pause = deadline.min(Instant::now() + PASS_LIMIT);
         os::wait_for_exits(&references, pause).map_err(Error::os("wait"))?;
     }
+}
+
+/// Whom one pass met.
+#[derive(Debug, Default)]
+pub struct Struck {
+    /// Those that were signalled.
+    pub sent: Vec<Identity>,
+    /// Those that this process may not signal.
+    pub refused: Vec<Identity>,
+}
+
+/// One pass: sends `signal` to every member and hands each to `keep`. Waits for nobody.
+///
+/// # Errors
+///
+/// [`Error::Os`] if the process table cannot be read.
+pub fn strike(
+    roots: &Roots,
+    signal: Signal,
+    mut keep: impl FnMut(Process),
+) -> Result<Struck, Error> {
+    let mut struck = Struck::default();
+    roots.for_each_member(|member| {
+        match member.process.signal(signal) {
+            Ok(Delivery::Sent) => {
+                struck.sent.push(member.process.identity().clone());
+                keep(member.process);
+            }
+            Ok(Delivery::Gone) => {}
+            Err(error) => {
+                refusal(&error).ok_or(error)?;
+                struck.refused.push(member.process.identity().clone());
+            }
+        }
+        Ok(())
+    })?;
+    Ok(struck)
 }
 
 /// Stops members until a pass finds all of them at rest and none new. Returns the number of passes.
