@@ -167,8 +167,7 @@ mod tests {
 
     #[test]
     fn another_boot_and_another_namespace_are_told_apart() {
-        let here =
-            Identity { boot: os::boot_id(), namespace: os::pid_namespace(), ..sample() };
+        let here = Identity { boot: os::boot_id(), namespace: os::pid_namespace(), ..sample() };
         assert_eq!(here.scope(), Scope::Here);
         assert_eq!(Identity { boot: [9; 16], ..here.clone() }.scope(), Scope::OtherBoot);
         assert_eq!(Identity { namespace: 1, ..here }.scope(), Scope::OtherNamespace);

@@ -36,9 +36,9 @@ impl Markers {
     /// for `getenv(3)`.
     pub fn from_environment(bytes: &[u8]) -> Self {
         let value = |name: &str| {
-            bytes.split(|byte| *byte == 0).find_map(|pair| {
-                pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
-            })
+            bytes
+                .split(|byte| *byte == 0)
+                .find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
         };
         Self {
             run_id: value(RUN_ID).and_then(RunId::from_bytes),

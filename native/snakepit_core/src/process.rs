@@ -42,7 +42,7 @@ impl Process {
     /// [`Error::Ambiguous`] where neither the kernel nor the process table says enough to know the
     /// process again; [`Error::Os`].
     pub fn open(pid: Pid) -> Result<Option<Self>, Error> {
-        let Some(reference) = os::Reference::open(pid).map_err(Error::os("pidfd_open"))? else {
+        let Some(reference) = os::Reference::open(pid).map_err(Error::os("process open"))? else {
             return Ok(None);
         };
         let handle = reference.handle();
@@ -99,11 +99,7 @@ impl Process {
         }
     }
 
-    fn compare_by_start(
-        self,
-        earlier: &Identity,
-        run_id: Option<RunId>,
-    ) -> Result<Found, Error> {
+    fn compare_by_start(self, earlier: &Identity, run_id: Option<RunId>) -> Result<Found, Error> {
         if self.identity.start == 0 || earlier.start == 0 {
             return Ok(Found::Ambiguous);
         }
@@ -142,7 +138,7 @@ impl Process {
     ///
     /// [`Error::Os`].
     pub fn is_alive(&self) -> Result<bool, Error> {
-        self.reference.has_exited().map(|exited| !exited).map_err(Error::os("poll"))
+        self.reference.has_exited().map(|exited| !exited).map_err(Error::os("process state"))
     }
 
     /// Its line of the process table; `None` once it has been reaped.

@@ -58,7 +58,8 @@ pub fn find(run_id: RunId, users: Users) -> Result<Vec<Identity>, Error> {
 /// [`Error::Os`] if the process table cannot be read.
 pub fn stop(run_id: RunId, users: Users, plan: &Plan) -> Result<Report, Error> {
     let select = |entry: &Entry| belongs(entry, run_id, users);
-    let mut roots = Roots { identities: Vec::new(), select: &select, columns: COLUMNS, freeze: true };
+    let mut roots =
+        Roots { identities: Vec::new(), select: &select, columns: COLUMNS, freeze: true };
     // The whole tree is noted before anyone is asked to end: a parent that ends takes with it the
     // trace to descendants that carry no marker.
     let members = roots.list()?;

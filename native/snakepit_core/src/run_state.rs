@@ -53,8 +53,7 @@ mod tests {
             .flat_map(|from| RunState::ALL.iter().map(move |to| (*from, *to)))
             .filter(|(from, to)| from.may_become(*to))
             .collect();
-        let life: Vec<_> =
-            RunState::ALL.windows(2).map(|pair| (pair[0], pair[1])).collect();
+        let life: Vec<_> = RunState::ALL.windows(2).map(|pair| (pair[0], pair[1])).collect();
         assert_eq!(steps, life);
     }
 }

@@ -118,7 +118,7 @@ mod tests {
         for name in ["", "SIGTERM", "term", "sigfoo", "sigterm "] {
             assert!(Signal::from_name(name).is_err(), "{name:?}");
         }
-        for number in [0, -9, 65, 1_000_000, i64::MAX] {
+        for number in [0, -9, 127, 1_000_000, i64::MAX] {
             assert!(Signal::from_number(number).is_err(), "{number}");
         }
     }

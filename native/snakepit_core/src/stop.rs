@@ -92,8 +92,7 @@ impl<'a> Batch<'a> {
     }
 
     fn ask(&mut self, plan: &Plan) -> Result<Vec<Pending>, Error> {
-        let all =
-            (0..self.targets.len()).map(|index| Pending { index, process: None }).collect();
+        let all = (0..self.targets.len()).map(|index| Pending { index, process: None }).collect();
         let asked = self.signal(all, plan.signal, Outcome::Gone)?;
         self.wait(asked, Instant::now() + plan.grace, Outcome::Stopped)
     }
@@ -173,11 +172,7 @@ impl<'a> Batch<'a> {
     }
 
     /// The process behind a target, or how things stand if there is none to signal.
-    fn hold(
-        &self,
-        index: usize,
-        held: Option<Process>,
-    ) -> Result<Result<Process, Outcome>, Error> {
+    fn hold(&self, index: usize, held: Option<Process>) -> Result<Result<Process, Outcome>, Error> {
         let process = match held {
             Some(process) => process,
             None => match Process::reopen(&self.targets[index], self.run_id)? {

@@ -21,6 +21,8 @@ pub(crate) use kqueue::*;
 
 #[cfg(target_os = "macos")]
 mod macos;
+#[cfg(any(target_os = "macos", test))]
+mod procargs;
 #[cfg(target_os = "macos")]
 pub(crate) use macos::*;
 

@@ -39,7 +39,8 @@ mod tests {
         let bytes = parse_uuid("00112233-4455-6677-8899-aabbccddeeff").unwrap();
         assert_eq!(bytes[..3], [0x00, 0x11, 0x22]);
         assert_eq!(bytes[15], 0xff);
-        for text in ["", "0011", "00112233-4455-6677-8899-aabbccddeefg", "+0112233-4455-6677-8899"] {
+        for text in ["", "0011", "00112233-4455-6677-8899-aabbccddeefg", "+0112233-4455-6677-8899"]
+        {
             assert_eq!(parse_uuid(text), None, "{text:?}");
         }
     }

@@ -110,13 +110,7 @@ impl Reference {
         let no_info = std::ptr::null::<libc::siginfo_t>();
         // SAFETY: a null siginfo is allowed and means what kill(2) would have filled in.
         let result = unsafe {
-            libc::syscall(
-                libc::SYS_pidfd_send_signal,
-                self.fd.as_raw_fd(),
-                signal,
-                no_info,
-                flags,
-            )
+            libc::syscall(libc::SYS_pidfd_send_signal, self.fd.as_raw_fd(), signal, no_info, flags)
         };
         Errno::result(result).map(drop)
     }
