@@ -12,7 +12,7 @@ use nix::unistd::pipe2;
 use snakepit_core::wire::{Spawn, Stdio, Step};
 use tracing::warn;
 
-use crate::children::{Luggage, State};
+use crate::children::{Child, Luggage, State};
 use crate::guardian::Guardian;
 use crate::image;
 use crate::tail::Tail;
@@ -21,12 +21,9 @@ impl Guardian {
     /// Packs what a waiting child is to run. It goes through the gate with the release.
     pub(crate) fn assign(&mut self, spawn: &Spawn) {
         let id = spawn.id;
-        match self.children.get(id).map(|child| &child.state) {
-            Some(State::Ready) => {}
-            _ => {
-                warn!(id, "asked to run something in a child that does not wait for it");
-                return;
-            }
+        if !matches!(self.children.get(id), Some(Child { state: State::Ready, .. })) {
+            warn!(id, "asked to run something in a child that does not wait for it");
+            return;
         }
         match self.pack(spawn) {
             Ok((luggage, tail)) => {

@@ -5,6 +5,9 @@
 //! becomes what it was asked to be. If the gate closes instead of opening it exits: it has run
 //! nothing.
 
+// Numbers cross from Rust's types to the kernel's here; each was checked when the image was built.
+#![allow(clippy::cast_possible_truncation)]
+
 use std::ffi::CStr;
 use std::os::fd::RawFd;
 
@@ -44,8 +47,8 @@ pub unsafe fn live(birth: Birth) -> ! {
     // memory that outlives them.
     unsafe {
         // First of all: a copy of a sibling's gate must not hold it open.
-        close_range(3, birth.gate.cast_unsigned() - 1);
-        close_range(birth.gate.cast_unsigned() + 1, libc::c_uint::MAX);
+        close_range(3, birth.gate.unsigned_abs() - 1);
+        close_range(birth.gate.unsigned_abs() + 1, libc::c_uint::MAX);
         libc::setsid();
         die_with(birth.guardian);
         reset_signals();
@@ -92,7 +95,7 @@ unsafe fn wait_at_gate(gate: RawFd) -> ([RawFd; MAX_DESCRIPTORS], usize, *const 
             }
         };
         let control = libc::CMSG_FIRSTHDR(&raw const message);
-        if received != size_of::<usize>() as isize || control.is_null() {
+        if usize::try_from(received) != Ok(size_of::<usize>()) || control.is_null() {
             libc::_exit(0);
         }
         let bytes =
@@ -137,10 +140,10 @@ unsafe fn place_descriptors(gate: RawFd, fds: &[RawFd], has_lifeline: bool) {
             if libc::dup2(high[3], LIFELINE) < 0 {
                 fail(gate, Step::Descriptors);
             }
-            first_free = LIFELINE.cast_unsigned() + 1;
+            first_free = LIFELINE.unsigned_abs() + 1;
         }
-        close_range(first_free, gate.cast_unsigned() - 1);
-        close_range(gate.cast_unsigned() + 1, libc::c_uint::MAX);
+        close_range(first_free, gate.unsigned_abs() - 1);
+        close_range(gate.unsigned_abs() + 1, libc::c_uint::MAX);
     }
 }
 
@@ -157,8 +160,7 @@ unsafe fn prepare(gate: RawFd, image: *const Header, header: &Header) {
         for index in 0..header.limit_count {
             let limit = *limits.add(index);
             let value = libc::rlimit { rlim_cur: limit.soft, rlim_max: limit.hard };
-            let resource = limit.resource as libc::c_uint;
-            check(gate, Step::Limits, libc::setrlimit(resource as _, &raw const value));
+            check(gate, Step::Limits, libc::setrlimit(limit.resource as _, &raw const value));
         }
         if header.oom_score_adj != 0 {
             let score = at::<libc::c_char>(image, header.oom_score_adj);
@@ -191,7 +193,7 @@ unsafe fn set_groups(gate: RawFd, groups: *const u64, count: usize) {
     // SAFETY: `groups` holds `count` words of the image.
     unsafe {
         for (index, place) in list.iter_mut().enumerate().take(count) {
-            *place = *groups.add(index) as libc::gid_t;
+            *place = *groups.add(index) as _;
         }
         check(gate, Step::Groups, libc::setgroups(count, list.as_ptr()));
     }

@@ -30,8 +30,8 @@ pub struct Child {
     pub worker_id: Box<str>,
     /// When its grace period ends, once it has been asked to stop.
     pub kill_at: Option<Instant>,
-    /// Whether it has been sent SIGKILL.
-    pub killed: bool,
+    /// How many times it has been killed.
+    pub kills: u32,
 }
 
 /// How far a child is.
@@ -92,7 +92,7 @@ impl Child {
             tail: None,
             worker_id: Box::default(),
             kill_at: None,
-            killed: false,
+            kills: 0,
         })
     }
 

@@ -1,5 +1,6 @@
 //! Ending one child, all of them, or everything because the BEAM is gone.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -9,15 +10,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use snakepit_core::group;
 use snakepit_core::obituary::{self, Ended, Obituary};
-use snakepit_core::table::{self, Columns, Entry};
-use snakepit_core::tree::Roots;
+use snakepit_core::process::Found;
+use snakepit_core::table::{Columns, Entry};
+use snakepit_core::tree::{self, Roots};
 use snakepit_core::wire::{Event, Scope};
 use snakepit_core::{Pid, Process, Signal};
 use tracing::{Level, error, info, warn};
 
 use crate::children::{Child, State};
 use crate::guardian::Guardian;
-use crate::trees::strike;
+use crate::trees::kill;
 
 /// How long the kernel may take to carry out SIGKILL before what is left counts as surviving.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
@@ -31,6 +33,7 @@ pub struct Ending {
     mourning: Option<&'static str>,
     detected_at: i64,
     killed: HashSet<i32>,
+    attempts: u32,
     ended: Vec<Ended>,
     /// Whether the process table was read since: only then is it known who was adopted.
     looked: bool,
@@ -47,6 +50,7 @@ impl Ending {
             mourning,
             detected_at: wall_clock_ms(),
             killed: HashSet::new(),
+            attempts: 0,
             ended: Vec::new(),
             looked: false,
         }
@@ -93,9 +97,13 @@ impl Guardian {
             }
             Scope::Group => drop(group::signal_of_child(pid, signal)),
             Scope::Tree => {
-                let mut roots = self.adopted_of(id);
-                roots.extend(process().map(|process| process.identity().clone()));
-                strike(roots, signal);
+                let mut identities = self.adopted_of(id);
+                identities.extend(process().map(|process| process.identity().clone()));
+                let columns = Columns::default();
+                let roots = Roots { identities, select: &|_| false, columns, freeze: false };
+                if let Err(error) = tree::strike(&roots, signal, drop) {
+                    warn!("cannot signal a tree: {error}");
+                }
             }
         }
     }
@@ -103,22 +111,19 @@ impl Guardian {
     /// Children whose grace period is over, and all that descends from them.
     pub(crate) fn kill_overdue(&mut self) {
         let now = Instant::now();
-        let overdue: Vec<(u64, Pid)> = self
+        let overdue: Vec<(u64, Pid, u32)> = self
             .children
             .iter_mut()
             .filter(|(_, child)| child.is_out() && child.kill_at.is_some_and(|at| at <= now))
             .map(|(id, child)| {
-                child.killed = true;
-                (id, child.pid)
+                child.kills += 1;
+                (id, child.pid, child.kills)
             })
             .collect();
-        let mut roots = Vec::new();
-        for (id, pid) in overdue {
-            roots.extend(self.adopted_of(id));
-            roots.extend(Process::open(pid).ok().flatten().map(|one| one.identity().clone()));
-        }
-        if !roots.is_empty() {
-            strike(roots, Signal::KILL);
+        for (id, pid, attempts) in overdue {
+            let leader = Process::open(pid).ok().flatten();
+            let roots = leader.map(|leader| leader.identity().clone()).into_iter().collect();
+            self.kill_tree(id, roots, attempts);
         }
         self.kill_everything_overdue(now);
     }
@@ -136,7 +141,7 @@ impl Guardian {
 
     /// When something has to be killed that is still in its grace period.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let children = self.children.iter().filter(|(_, child)| child.is_out() && !child.killed);
+        let children = self.children.iter().filter(|(_, child)| child.is_out() && child.kills == 0);
         let first = children.filter_map(|(_, child)| child.kill_at).min();
         let ending = self.ending.as_ref().map(|ending| {
             if ending.kill_at > Instant::now() { ending.kill_at } else { ending.give_up_at }
@@ -185,64 +190,57 @@ impl Guardian {
             asked.insert(child.pid.as_raw());
         }
         let others = |entry: &Entry| !asked.contains(&entry.group);
-        if let Err(error) = self.strike_below(Signal::TERM, &others) {
+        if let Err(error) = self.ask_below(&others) {
             warn!("cannot read the process table: {error}");
         }
         self.trees.look_soon();
     }
 
-    /// Signals everything that descends from the guardian, but for children that wait at the gate
-    /// and those that `filter` leaves out. Gives the pids.
-    fn strike_below(
-        &self,
-        signal: Signal,
-        filter: &dyn Fn(&Entry) -> bool,
-    ) -> Result<Vec<i32>, snakepit_core::Error> {
+    /// Asks everything below the guardian of which `filter` is true.
+    fn ask_below(&self, filter: &dyn Fn(&Entry) -> bool) -> Result<(), snakepit_core::Error> {
         let own = Pid::current().as_raw();
-        let waiting = |pid: Pid| {
-            let child = self.children.id_of(pid.as_raw()).and_then(|id| self.children.get(id));
-            child.is_some_and(|child| !child.is_out())
-        };
-        let select = |entry: &Entry| entry.parent == own && !waiting(entry.pid);
-        let roots = Roots {
-            identities: Vec::new(),
-            select: &select,
-            columns: Columns::default(),
-            freeze: false,
-        };
-        let mut pids = Vec::new();
+        let select = |entry: &Entry| entry.parent == own && !self.waits_at_gate(entry.pid);
+        let columns = Columns::default();
+        let roots = Roots { identities: Vec::new(), select: &select, columns, freeze: false };
         for identity in roots.list()? {
-            let entry = table::read_one(identity.pid, Columns::default())?;
-            if !entry.is_some_and(|entry| filter(&entry)) {
-                continue;
-            }
-            if let snakepit_core::process::Found::Same(process) = Process::reopen(&identity, None)?
-            {
-                let _ = process.signal(signal);
-                if signal != Signal::KILL {
-                    let _ = process.signal(Signal::CONT);
-                }
-                pids.push(identity.pid.as_raw());
+            let Found::Same(process) = Process::reopen(&identity, None)? else { continue };
+            if process.inspect(columns)?.is_some_and(|entry| filter(&entry)) {
+                // A refusal shows when it comes to killing.
+                let _ = process.signal(Signal::TERM);
+                let _ = process.signal(Signal::CONT);
             }
         }
-        Ok(pids)
+        Ok(())
     }
 
     fn kill_everything_overdue(&mut self, now: Instant) {
         if let Some(ending) = &mut self.ending {
             ending.looked = true;
         }
-        if !self.ending.as_ref().is_some_and(|ending| ending.kill_at <= now) {
+        if self.ending.as_ref().is_none_or(|ending| ending.kill_at > now) {
             return;
         }
-        match self.strike_below(Signal::KILL, &|_| true) {
-            Ok(pids) => {
-                if let Some(ending) = &mut self.ending {
-                    ending.killed.extend(pids);
-                }
+        let own = Pid::current().as_raw();
+        let killed = RefCell::new(HashSet::new());
+        let select = |entry: &Entry| {
+            let below = entry.parent == own && !self.waits_at_gate(entry.pid);
+            if below {
+                killed.borrow_mut().insert(entry.pid.as_raw());
             }
-            Err(error) => warn!("cannot read the process table: {error}"),
+            below
+        };
+        let attempts = self.ending.as_ref().map_or(0, |ending| ending.attempts);
+        let columns = Columns::default();
+        kill(Roots { identities: Vec::new(), select: &select, columns, freeze: attempts > 0 });
+        if let Some(ending) = &mut self.ending {
+            ending.attempts += 1;
+            ending.killed.extend(killed.into_inner());
         }
+    }
+
+    fn waits_at_gate(&self, pid: Pid) -> bool {
+        let child = self.children.id_of(pid.as_raw()).and_then(|id| self.children.get(id));
+        child.is_some_and(|child| !child.is_out())
     }
 
     pub(crate) fn note_child_end(&mut self, child: &Child) {
@@ -276,7 +274,7 @@ impl Guardian {
         if !gone && Instant::now() < give_up_at {
             return;
         }
-        let survivors = self.survivors(gone);
+        let survivors = if gone { Vec::new() } else { descendants() };
         let Some(ending) = self.ending.take() else { return };
         let killed = ending.ended.iter().filter(|one| one.killed).count() as u64;
         let stopped = ending.ended.len() as u64 - killed;
@@ -287,22 +285,6 @@ impl Guardian {
         } else {
             self.frames.send(&Event::AllGone { stopped, killed, survivors });
         }
-    }
-
-    fn survivors(&self, gone: bool) -> Vec<i64> {
-        if gone {
-            return Vec::new();
-        }
-        let own = Pid::current().as_raw();
-        let below = |entry: &Entry| entry.parent == own;
-        let roots = Roots {
-            identities: Vec::new(),
-            select: &below,
-            columns: Columns::default(),
-            freeze: false,
-        };
-        let left = roots.list().unwrap_or_default();
-        left.iter().map(|identity| identity.pid.as_raw().into()).collect()
     }
 
     /// The kernel's own word: with no child there is no descendant.
@@ -353,6 +335,20 @@ impl Guardian {
         let file = OpenOptions::new().append(true).create(true).open(path);
         let _ = file.and_then(|mut file| writeln!(file, "{} {level} {message}", wall_clock_ms()));
     }
+}
+
+/// Pids of everything that is still there.
+fn descendants() -> Vec<i64> {
+    let own = Pid::current().as_raw();
+    let select = |entry: &Entry| entry.parent == own;
+    let roots = Roots {
+        identities: Vec::new(),
+        select: &select,
+        columns: Columns::default(),
+        freeze: false,
+    };
+    let left = roots.list().unwrap_or_default();
+    left.iter().map(|identity| identity.pid.as_raw().into()).collect()
 }
 
 /// Asks a group to end: the signal, and SIGCONT in case it is stopped.

@@ -10,6 +10,9 @@ use nix::errno::Errno;
 use nix::unistd::{read, write};
 use snakepit_core::wire::{self, Event, MAX_FRAME, Request};
 
+/// How much is read at a time, and how much memory is kept for the next time.
+const CHUNK: usize = 16_384;
+
 /// The guardian's side of the port.
 pub struct Frames {
     pub input: OwnedFd,
@@ -35,7 +38,7 @@ impl Frames {
 
     /// Takes what is there, up to one large read.
     pub fn receive(&mut self) -> Incoming {
-        let mut chunk = [0; 65_536];
+        let mut chunk = [0; CHUNK];
         match read(&self.input, &mut chunk) {
             Ok(0) => return Incoming::Closed,
             Ok(count) => self.incoming.extend_from_slice(&chunk[..count]),
@@ -59,7 +62,7 @@ impl Frames {
         self.incoming.drain(..start);
         if self.incoming.is_empty() {
             // Whatever a large frame needed is given back.
-            self.incoming.shrink_to(65_536);
+            self.incoming.shrink_to(CHUNK);
         }
         Incoming::Requests(requests)
     }
@@ -83,7 +86,7 @@ impl Frames {
                 Err(_) => self.outgoing.clear(),
             }
         }
-        self.outgoing.shrink_to(65_536);
+        self.outgoing.shrink_to(CHUNK);
         false
     }
 }

@@ -18,7 +18,7 @@ use crate::ending::Ending;
 use crate::frames::{Frames, Incoming};
 use crate::log;
 use crate::setup::Changes;
-use crate::trees::Trees;
+use crate::trees::{PERIOD, Trees};
 
 /// What a descriptor is to the loop. The number of a child or visitor is in the lower bits.
 const INPUT: u64 = 1 << 60;
@@ -107,25 +107,26 @@ impl Guardian {
         }
         // The port's end of file says the same, unless some stray process holds the port open.
         self.beam = Process::open(beam).ok().flatten();
-        match &self.beam {
-            Some(beam) => drop(add(&self.epoll, beam.as_fd(), BEAM)),
+        if let Some(beam) = &self.beam {
+            let _ = add(&self.epoll, beam.as_fd(), BEAM);
+        } else {
             // Gone already, so the port is about to say so.
-            None => warn!("the BEAM has no process {beam}"),
+            warn!("the BEAM has no process {beam}");
         }
     }
 
     /// Runs until there is nothing left to guard.
     pub fn run(mut self, early: Vec<Request>) {
-        early.into_iter().for_each(|request| self.obey(request));
+        for request in early {
+            self.obey(request);
+        }
         let mut events = [EpollEvent::empty(); 128];
         while !self.done {
             self.fork_ahead();
             self.pass_on_log();
             self.flush();
-            let count = match self.epoll.wait(&mut events, self.timeout()) {
-                Ok(count) => count,
-                Err(_) => 0,
-            };
+            // Interrupted or not, there may be something to do.
+            let count = self.epoll.wait(&mut events, self.timeout()).unwrap_or_default();
             // Children that have ended are reaped last: what they said before comes first.
             let mut reap = false;
             for event in &events[..count] {
@@ -226,19 +227,15 @@ impl Guardian {
     fn announce(&mut self, id: u64, child: Child) {
         let pid = child.pid;
         self.children.insert(id, child);
-        match Process::open(pid) {
-            Ok(Some(process)) => self.frames.send(&Event::Ready {
-                id,
-                pid: pid.as_raw().into(),
-                identity: ByteBuf::from(process.identity().encode()),
-            }),
+        if let Ok(Some(process)) = Process::open(pid) {
+            let identity = ByteBuf::from(process.identity().encode());
+            self.frames.send(&Event::Ready { id, pid: pid.as_raw().into(), identity });
+        } else {
             // Without an identity it must not run: nobody could find it again.
-            _ => {
-                if let Some(child) = self.children.get_mut(id) {
-                    child.discard();
-                }
-                self.frames.send(&Event::ForkFailed { errno: libc::ESRCH });
+            if let Some(child) = self.children.get_mut(id) {
+                child.discard();
             }
+            self.frames.send(&Event::ForkFailed { errno: libc::ESRCH });
         }
     }
 
@@ -274,6 +271,7 @@ impl Guardian {
                 child.gate = None;
                 child.state = State::Running;
                 self.frames.send(&Event::Started { id });
+                self.trees.look_within(Instant::now() + PERIOD);
             }
             Verdict::Failed(step, errno) => self.fail(id, step, errno),
         }

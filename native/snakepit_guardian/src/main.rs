@@ -90,16 +90,17 @@ mod linux {
         let mut frames = Frames::new(input, output);
         let (greeting, early) = match greeting(&mut frames)? {
             Some(Ok(greeting)) => greeting,
-            Some(Err(reason)) => return refuse(frames, reason.into()),
+            Some(Err(reason)) => {
+                refuse(frames, reason.into());
+                return Ok(());
+            }
             None => return Ok(()),
         };
         match Guardian::greet(frames, signals, changes, greeting) {
-            Ok(guardian) => {
-                guardian.run(early);
-                Ok(())
-            }
+            Ok(guardian) => guardian.run(early),
             Err((frames, reason)) => refuse(frames, reason),
         }
+        Ok(())
     }
 
     type Greeting = (snakepit_core::wire::Hello, Vec<Request>);
@@ -125,9 +126,8 @@ mod linux {
         }
     }
 
-    fn refuse(mut frames: Frames, reason: String) -> Result<(), Errno> {
+    fn refuse(mut frames: Frames, reason: String) {
         frames.send(&Event::Refused { reason });
         frames.flush();
-        Ok(())
     }
 }

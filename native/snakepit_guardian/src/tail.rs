@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use nix::unistd::read;
 
 /// How much is read at a time. One read per turn of the loop: a flood does not keep others waiting.
-const CHUNK: usize = 65_536;
+const CHUNK: usize = 16_384;
 
 /// The reading end of a child's output and what came out of it last. A quiet child costs a
 /// descriptor and no memory.
@@ -28,8 +28,8 @@ impl Tail {
 
     /// Reads what is there now, and no more: whoever still writes may go on for ever.
     pub fn drain(&mut self) {
-        // A pipe holds 16 chunks at the most (1 MiB for those who may enlarge it).
-        for _ in 0..16 {
+        // A pipe holds four chunks, or 64 if its writer has enlarged it.
+        for _ in 0..64 {
             if !matches!(self.read_once(), Ok(count) if count > 0) {
                 break;
             }

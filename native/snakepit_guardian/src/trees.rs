@@ -19,15 +19,17 @@ use snakepit_core::lineage::Lineage;
 use snakepit_core::table::{self, Columns, Entry, Environment};
 use snakepit_core::tree::{self, Roots};
 use snakepit_core::wire::Event;
-use snakepit_core::{Identity, Pid, Process, Signal};
+use snakepit_core::{Identity, Pid, Process};
 use tracing::{info, warn};
 
 use crate::guardian::Guardian;
 
 /// How often to look for adopted processes while children run.
-const PERIOD: Duration = Duration::from_secs(1);
+pub const PERIOD: Duration = Duration::from_secs(1);
 /// How often to look while something is being killed.
 const CHASE: Duration = Duration::from_millis(10);
+/// How long one attempt to kill may keep the loop from everything else.
+const PATIENCE: Duration = Duration::from_millis(40);
 /// How long a killed tree may take to vanish before it is reported as surviving.
 const GIVE_UP: Duration = Duration::from_secs(5);
 
@@ -36,14 +38,16 @@ struct Adopted {
     start: u64,
     identity: Identity,
     /// The child whose descendant it is.
-    owner: Option<u64>,
+    owner: Option<Lineage>,
 }
 
 /// A child that has been reaped while its tree may go on.
 struct Lingering {
     pid: i32,
     since: Instant,
-    killed: u64,
+    killed: usize,
+    /// How many times its tree was found alive.
+    attempts: u32,
 }
 
 #[derive(Default)]
@@ -57,7 +61,7 @@ pub struct Trees {
 impl Trees {
     /// A child has been reaped: what is left of its tree is to be ended.
     pub fn linger(&mut self, id: u64, pid: i32) {
-        self.lingering.insert(id, Lingering { pid, since: Instant::now(), killed: 0 });
+        self.lingering.insert(id, Lingering { pid, since: Instant::now(), killed: 0, attempts: 0 });
         self.look_soon();
     }
 
@@ -99,6 +103,7 @@ impl Trees {
         self.look_at = Some(self.look_at.map_or(at, |look_at| look_at.min(at)));
     }
 
+    /// Only for those that have no lineage: a child keeps its session and group numbers reserved.
     fn owner_by_session(&self, entry: &Entry) -> Option<u64> {
         let of = |pid: i32| entry.session == pid || entry.group == pid;
         self.lingering.iter().find(|(_, one)| of(one.pid)).map(|(id, _)| *id)
@@ -144,30 +149,27 @@ impl Guardian {
             let Ok(Some(process)) = Process::open(entry.pid) else { continue };
             let owner = self.owner_of(entry);
             let identity = process.identity().clone();
-            info!(pid, owner, "adopted");
+            info!(pid, child = owner.map(|owner| owner.child), "adopted");
             self.note_adopted(&identity);
             self.trees.adopted.insert(pid, Adopted { start: entry.start, identity, owner });
         }
     }
 
-    fn owner_of(&self, entry: &Entry) -> Option<u64> {
+    fn owner_of(&self, entry: &Entry) -> Option<Lineage> {
         let by_lineage = Lineage::of(entry.pid).ok().flatten();
         if let Some(lineage) = by_lineage.filter(|lineage| lineage.run_id == self.run_id) {
-            return Some(u64::from(lineage.child));
+            return Some(lineage);
         }
-        let columns = Columns { markers: true, ..Columns::default() };
-        let marked = table::read_one(entry.pid, columns).ok().flatten();
-        if let Some(Environment::Read(markers)) = marked.map(|entry| entry.environment) {
-            let worker = markers.worker_id.filter(|_| markers.run_id == Some(self.run_id));
-            let owner = self
-                .children
-                .iter()
-                .find(|(_, child)| worker.as_deref() == Some(child.worker_id.as_bytes()));
-            if let Some((id, _)) = owner {
-                return Some(id);
-            }
-        }
-        self.trees.owner_by_session(entry)
+        let by_marker = || {
+            let columns = Columns { markers: true, ..Columns::default() };
+            let entry = table::read_one(entry.pid, columns).ok().flatten()?;
+            let Environment::Read(markers) = entry.environment else { return None };
+            let worker = markers.worker_id.filter(|_| markers.run_id == Some(self.run_id))?;
+            let mut children = self.children.iter();
+            children.find(|(_, child)| child.worker_id.as_bytes() == worker).map(|(id, _)| id)
+        };
+        let id = by_marker().or_else(|| self.trees.owner_by_session(entry))?;
+        Some(Lineage::new(self.run_id, id))
     }
 
     /// Within a second of its adoption, so that the next start can end it if this guardian and its
@@ -191,43 +193,66 @@ impl Guardian {
     fn end_lingering_trees(&mut self) {
         let ids: Vec<u64> = self.trees.lingering.keys().copied().collect();
         for id in ids {
-            let roots = self.adopted_of(id);
+            let left = self.adopted_of(id);
             let Some(lingering) = self.trees.lingering.get_mut(&id) else { continue };
-            let late = lingering.since.elapsed() > GIVE_UP;
-            if roots.is_empty() || late {
-                let killed = lingering.killed;
-                let survivors = roots.iter().map(|root| root.pid.as_raw().into()).collect();
+            if left.is_empty() || lingering.since.elapsed() > GIVE_UP {
+                let killed = lingering.killed as u64;
+                let survivors = left.iter().map(|one| one.pid.as_raw().into()).collect();
                 self.trees.lingering.remove(&id);
                 self.frames.send(&Event::TreeGone { id, killed, survivors });
-            } else {
-                let killed = strike(roots, Signal::KILL);
-                lingering.killed = lingering.killed.max(killed);
+                continue;
             }
+            lingering.attempts += 1;
+            let attempts = lingering.attempts;
+            let killed = self.kill_tree(id, Vec::new(), attempts);
+            if let Some(lingering) = self.trees.lingering.get_mut(&id) {
+                lingering.killed += killed;
+            }
+        }
+    }
+
+    /// Kills what descends from a child: the given processes, what was adopted of it so far, and what
+    /// is adopted while this goes on. Gives how many.
+    pub(crate) fn kill_tree(&self, id: u64, roots: Vec<Identity>, attempts: u32) -> usize {
+        let own = Pid::current().as_raw();
+        let lineage = Some(Lineage::new(self.run_id, id));
+        let select = |entry: &Entry| {
+            entry.parent == own
+                && self.children.id_of(entry.pid.as_raw()).is_none()
+                && self.known_or_found_owner(entry) == lineage
+        };
+        kill(Roots {
+            identities: roots,
+            select: &select,
+            columns: Columns::default(),
+            freeze: attempts > 1,
+        })
+    }
+
+    fn known_or_found_owner(&self, entry: &Entry) -> Option<Lineage> {
+        match self.trees.adopted.get(&entry.pid.as_raw()) {
+            Some(known) if known.start == entry.start => known.owner,
+            _ => self.owner_of(entry),
         }
     }
 
     /// The adopted processes that descend from this child.
     pub(crate) fn adopted_of(&self, id: u64) -> Vec<Identity> {
-        // The lineage keeps the lower bits of the number only.
-        let same = |owner: u64| owner == id || Lineage::new(self.run_id, id).child == owner as u32;
-        let of = |one: &&Adopted| one.owner.is_some_and(same);
+        let lineage = Some(Lineage::new(self.run_id, id));
+        let of = |one: &&Adopted| one.owner == lineage;
         self.trees.adopted.values().filter(of).map(|one| one.identity.clone()).collect()
     }
 }
 
-/// Signals everything below these processes, themselves included. Gives how many.
-pub fn strike(identities: Vec<Identity>, signal: Signal) -> u64 {
-    let roots = Roots {
-        identities,
-        select: &|_| false,
-        columns: Columns::default(),
-        // Nobody gets away: whoever loses its parent becomes this process's child.
-        freeze: false,
-    };
-    match tree::strike(&roots, signal, drop) {
-        Ok(struck) => struck.sent.len() as u64,
+/// Kills a tree, for as long as the loop can wait. Gives how many.
+///
+/// Nobody gets away for good: whoever loses its parent becomes this process's child. But one that
+/// forks faster than it is killed has to be stopped first, which is for the second attempt.
+pub fn kill(roots: Roots) -> usize {
+    match tree::kill(&roots, Instant::now() + PATIENCE) {
+        Ok(report) => report.killed,
         Err(error) => {
-            warn!("cannot signal a tree: {error}");
+            warn!("cannot kill a tree: {error}");
             0
         }
     }
