@@ -61,7 +61,7 @@ defmodule Snakepit.Guardian do
     opts = Keyword.validate!(opts, worker_id: "")
     worker_id = opts[:worker_id]
 
-    with {:ok, request} <- Command.to_request(command, markers(worker_id)) do
+    with {:ok, request} <- Command.to_request(command, markers(worker_id), environment_changes()) do
       call({:spawn, Map.put(request, :worker_id, worker_id)}, :spawn)
     end
   end
@@ -142,6 +142,24 @@ defmodule Snakepit.Guardian do
     markers
   end
 
+  # The guardian has the environment that the BEAM had when it started it. Most of the time that is
+  # still the same, and comparing costs less than sending it along each time.
+  defp environment_changes do
+    before = :persistent_term.get({__MODULE__, :environment}, [])
+
+    case :os.env() do
+      ^before ->
+        []
+
+      now ->
+        removed = for {name, _value} <- before, not List.keymember?(now, name, 0), do: {name, nil}
+        pairs = (now -- before) ++ removed
+        for {name, value} <- pairs, do: {text(name), value && text(value)}
+    end
+  end
+
+  defp text(characters), do: :unicode.characters_to_binary(characters)
+
   # The guardian keeps all deadlines; this one is for a guardian that has stopped answering.
   defp call(request, operation, extra \\ 0) do
     GenServer.call(__MODULE__, request, @call_timeout + extra)
@@ -157,6 +175,7 @@ defmodule Snakepit.Guardian do
     executable = Application.app_dir(:snakepit, "priv/native/snakepit_guardian")
     # Not over standard input and output: those stay the BEAM's, for children that inherit them.
     options = [:binary, :exit_status, :nouse_stdio, packet: 4]
+    :persistent_term.put({__MODULE__, :environment}, :os.env())
     port = Port.open({:spawn_executable, executable}, options)
 
     hello = %{

@@ -138,13 +138,14 @@ fn refused(result: Result<Delivery, Error>) -> Result<Option<Outcome>, Error> {
 fn signal_members(pgid: Pid, signal: Signal) -> Result<Delivery, Error> {
     let mut delivery = Delivery::Gone;
     let mut refused = None;
-    for member in members(pgid)? {
+    visit_members(pgid, |member| {
         match member.signal(signal) {
             Ok(Delivery::Sent) => delivery = Delivery::Sent,
             Ok(Delivery::Gone) => {}
             Err(error) => refused = Some(error),
         }
-    }
+        true
+    })?;
     match refused {
         Some(error) if delivery == Delivery::Gone => Err(error),
         _ => Ok(delivery),
@@ -153,19 +154,26 @@ fn signal_members(pgid: Pid, signal: Signal) -> Result<Delivery, Error> {
 
 /// The live members, as many as there may be descriptors for.
 fn members(pgid: Pid) -> Result<Vec<Process>, Error> {
-    let in_group = |entry: &table::Entry| entry.group == pgid.as_raw() && entry.is_alive();
     let mut members = Vec::new();
+    visit_members(pgid, |member| {
+        members.push(member);
+        members.len() < stop::descriptor_budget()
+    })?;
+    Ok(members)
+}
+
+/// Each live member, opened only while `visit` has it, for as long as `visit` wants more.
+fn visit_members(pgid: Pid, mut visit: impl FnMut(Process) -> bool) -> Result<(), Error> {
+    let in_group = |entry: &table::Entry| entry.group == pgid.as_raw() && entry.is_alive();
     for entry in table::read(Columns::default())?.into_iter().filter(in_group) {
         let Some(process) = Process::open(entry.pid)? else { continue };
         // Asked again now that the process is held: the pid may have changed hands in between.
-        if process.inspect(Columns::default())?.is_some_and(|entry| in_group(&entry)) {
-            members.push(process);
-        }
-        if members.len() >= stop::descriptor_budget() {
+        let still = process.inspect(Columns::default())?.is_some_and(|entry| in_group(&entry));
+        if still && !visit(process) {
             break;
         }
     }
-    Ok(members)
+    Ok(())
 }
 
 fn wait_until_empty(pgid: Pid, deadline: Instant) -> Result<bool, Error> {

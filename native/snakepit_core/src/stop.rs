@@ -155,7 +155,8 @@ impl<'a> Batch<'a> {
             for one in pending.drain(..size) {
                 match self.hold(one.index, one.process)? {
                     Ok(process) => part.push((one.index, process)),
-                    Err(_) => self.outcomes[one.index] = if_exited,
+                    Err(Outcome::Gone) => self.outcomes[one.index] = if_exited,
+                    Err(outcome) => self.outcomes[one.index] = outcome,
                 }
             }
             let references: Vec<_> = part.iter().map(|(_, process)| process.reference()).collect();

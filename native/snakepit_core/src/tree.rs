@@ -12,7 +12,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use crate::process::Delivery;
+use crate::process::{Delivery, Found};
 use crate::stop::{descriptor_budget, refusal};
 use crate::table::{self, Columns, Entry, State};
 use crate::{Error, Identity, Process, Signal, os, protect};
@@ -78,7 +78,16 @@ impl Roots<'_> {
         let roots: HashMap<i32, &Identity> =
             self.identities.iter().map(|identity| (identity.pid.as_raw(), identity)).collect();
         let table = table::read(self.columns)?;
-        for entry in self.closure(&table, &roots) {
+        // Order: the table first. A root that is still there now had its pid during the whole pass,
+        // so the entry with that pid is the root's, and those that name it as parent descend from it.
+        let mut present = HashSet::new();
+        for entry in &table {
+            let Some(root) = roots.get(&entry.pid.as_raw()) else { continue };
+            if root.start == entry.start && matches!(Process::reopen(root, None)?, Found::Same(_)) {
+                present.insert(entry.pid.as_raw());
+            }
+        }
+        for entry in self.closure(&table, &present) {
             if let Some(process) = self.confirm(entry, &roots)? {
                 visit(Member { process, state: entry.state })?;
             }
@@ -87,15 +96,12 @@ impl Roots<'_> {
     }
 
     /// The entries that are a root or descend from one, deepest first.
-    fn closure<'t>(&self, table: &'t [Entry], roots: &HashMap<i32, &Identity>) -> Vec<&'t Entry> {
+    fn closure<'t>(&self, table: &'t [Entry], roots: &HashSet<i32>) -> Vec<&'t Entry> {
         let mut children: HashMap<i32, Vec<&Entry>> = HashMap::new();
         for entry in table {
             children.entry(entry.parent).or_default().push(entry);
         }
-        let is_root = |entry: &Entry| {
-            let known = roots.get(&entry.pid.as_raw());
-            known.is_some_and(|root| root.start == entry.start) || (self.select)(entry)
-        };
+        let is_root = |entry: &Entry| roots.contains(&entry.pid.as_raw()) || (self.select)(entry);
         let mut found: Vec<&Entry> = table.iter().filter(|entry| is_root(entry)).collect();
         let mut seen: HashSet<i32> = found.iter().map(|entry| entry.pid.as_raw()).collect();
         let mut next = 0;
@@ -149,21 +155,24 @@ pub fn kill(roots: &Roots, deadline: Instant) -> Result<Report, Error> {
     if roots.freeze {
         report.passes += freeze(roots, deadline.min(Instant::now() + FREEZE_LIMIT))?;
     }
+    // What was signalled is a root from then on: its parent may be gone before it is.
+    let mut roots = Roots { identities: roots.identities.clone(), ..*roots };
     let mut signalled: HashSet<Identity> = HashSet::new();
     loop {
         report.passes += 1;
         let mut held = Vec::new();
-        let struck = strike(roots, Signal::KILL, |process| {
+        let struck = strike(&roots, Signal::KILL, |process| {
             if held.len() < descriptor_budget() {
                 held.push(process);
             }
         })?;
-        signalled.extend(struck.sent.iter().cloned());
+        signalled.extend(struck.sent.iter().cloned().map(|one| Identity { settled: true, ..one }));
         if struck.sent.is_empty() || Instant::now() >= deadline {
             report.killed = signalled.len() - struck.sent.len();
             report.survivors = [struck.sent, struck.refused].concat();
             return Ok(report);
         }
+        roots.identities.extend(struck.sent);
         let references: Vec<_> = held.iter().map(Process::reference).collect();
         let pause = deadline.min(Instant::now() + PASS_LIMIT);
         os::wait_for_exits(&references, pause).map_err(Error::os("wait"))?;
@@ -215,7 +224,8 @@ fn freeze(roots: &Roots, deadline: Instant) -> Result<usize, Error> {
         passes += 1;
         let mut at_rest = true;
         roots.for_each_member(|member| {
-            let new = stopped.insert(member.process.identity().clone());
+            let new =
+                stopped.insert(Identity { settled: true, ..member.process.identity().clone() });
             if new || member.state == State::Alive {
                 match member.process.signal(Signal::STOP) {
                     Ok(delivery) => at_rest &= delivery == Delivery::Gone,

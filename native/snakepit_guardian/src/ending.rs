@@ -231,7 +231,7 @@ impl Guardian {
         };
         let attempts = self.ending.as_ref().map_or(0, |ending| ending.attempts);
         let columns = Columns::default();
-        kill(Roots { identities: Vec::new(), select: &select, columns, freeze: attempts > 0 });
+        kill(&Roots { identities: Vec::new(), select: &select, columns, freeze: attempts > 0 });
         if let Some(ending) = &mut self.ending {
             ending.attempts += 1;
             ending.killed.extend(killed.into_inner());

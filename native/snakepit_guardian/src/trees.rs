@@ -221,7 +221,7 @@ impl Guardian {
                 && self.children.id_of(entry.pid.as_raw()).is_none()
                 && self.known_or_found_owner(entry) == lineage
         };
-        kill(Roots {
+        kill(&Roots {
             identities: roots,
             select: &select,
             columns: Columns::default(),
@@ -248,8 +248,8 @@ impl Guardian {
 ///
 /// Nobody gets away for good: whoever loses its parent becomes this process's child. But one that
 /// forks faster than it is killed has to be stopped first, which is for the second attempt.
-pub fn kill(roots: Roots) -> usize {
-    match tree::kill(&roots, Instant::now() + PATIENCE) {
+pub fn kill(roots: &Roots) -> usize {
+    match tree::kill(roots, Instant::now() + PATIENCE) {
         Ok(report) => report.killed,
         Err(error) => {
             warn!("cannot kill a tree: {error}");

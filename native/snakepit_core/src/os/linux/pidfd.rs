@@ -37,8 +37,9 @@ impl Reference {
                 // SAFETY: the kernel just made this descriptor and nobody else knows it.
                 Ok(Some(Self { pid, fd: unsafe { OwnedFd::from_raw_fd(raw) } }))
             }
-            // EINVAL: the number names a thread, or a group whose leader has been reaped.
-            Err(Errno::ESRCH | Errno::EINVAL) => Ok(None),
+            // The number names a thread (EINVAL, since Linux 6.16 ENOENT), or a group whose leader
+            // has been reaped.
+            Err(Errno::ESRCH | Errno::EINVAL | Errno::ENOENT) => Ok(None),
             Err(errno) => Err(errno),
         }
     }

@@ -89,6 +89,17 @@ fn read_columns(
     read_file(&process, c"stat", buffer)?;
     let Some(mut entry) = parse_stat(buffer) else { return Ok(None) };
     entry.settled = start_is_past(entry.start);
+    // A leader that ended before its other threads has no memory left to read from; they have.
+    let mut source = process;
+    if state_letter(buffer) == Some(b'Z') && entry.is_alive() {
+        let mut at_rest = true;
+        for (thread, letter) in live_threads(&source, buffer)? {
+            at_rest &= matches!(letter, b'T' | b't');
+            source = thread;
+        }
+        entry.state = if at_rest { State::Stopped } else { State::Alive };
+    }
+    let process = source;
     if columns.uid {
         read_file(&process, c"status", buffer)?;
         entry.uid = parse_real_uid(buffer);
@@ -102,10 +113,36 @@ fn read_columns(
         entry.environment = match read_file(&process, c"environ", buffer) {
             Ok(()) => Environment::Read(Markers::from_environment(buffer)),
             Err(Errno::EACCES | Errno::EPERM) => Environment::Unreadable,
+            // Since Linux 6.16 for what has no memory: a zombie, a kernel thread.
+            Err(Errno::ESRCH) => Environment::Read(Markers::default()),
             Err(errno) => return Err(errno),
         };
     }
     Ok(Some(entry))
+}
+
+/// The threads that can run, with the letter of their state.
+fn live_threads(process: &OwnedFd, buffer: &mut Vec<u8>) -> Result<Vec<(OwnedFd, u8)>, Errno> {
+    let tasks = openat(process, c"task", DIRECTORY, Mode::empty())?;
+    let mut listing = Dir::from_fd(tasks.try_clone().map_err(|_| Errno::EMFILE)?)?;
+    let mut threads = Vec::new();
+    for item in listing.iter() {
+        let item = item?;
+        if !item.file_name().to_bytes().iter().all(u8::is_ascii_digit) {
+            continue;
+        }
+        let Ok(thread) = openat(&tasks, item.file_name(), PLACE, Mode::empty()) else { continue };
+        let read = read_file(&thread, c"stat", buffer).ok().and_then(|()| state_letter(buffer));
+        if let Some(letter) = read.filter(|letter| !matches!(letter, b'Z' | b'X')) {
+            threads.push((thread, letter));
+        }
+    }
+    Ok(threads)
+}
+
+fn state_letter(stat: &[u8]) -> Option<u8> {
+    let close = stat.iter().rposition(|byte| *byte == b')')?;
+    stat.get(close + 2).copied()
 }
 
 /// Replaces `buffer` by the whole file.

@@ -1,0 +1,108 @@
+//! Programs as children of the test.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use snakepit_core::{Identity, Pid};
+
+use super::{eventually, fixture, identify, judge, pidfd};
+
+/// A child, killed and reaped when the test is over. While it is not reaped, its pid is its own.
+///
+/// Its input is a pipe from the test: programs that read it end with the test, come what may.
+#[derive(Debug)]
+pub struct Spawned {
+    child: Child,
+    /// Not left in `child`: waiting for that would close it, and with it end descendants.
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Spawned {
+    #[track_caller]
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child, input, output }
+    }
+
+    /// One that does nothing and ends when asked.
+    pub fn polite() -> Self {
+        Self::start(&mut Command::new("cat"))
+    }
+
+    /// The same in process group `group`; 0 for one of its own.
+    pub fn in_group(group: i32) -> Self {
+        Self::start(Command::new("cat").process_group(group))
+    }
+
+    /// One that does nothing and has to be killed.
+    pub fn stubborn() -> Self {
+        let mut stubborn = Self::start(&mut fixture("ignores_sigterm.py"));
+        stubborn.line();
+        stubborn
+    }
+
+    /// One that has ended and has not been reaped.
+    pub fn zombie() -> Self {
+        let zombie = Self::start(&mut Command::new("true"));
+        eventually("it is a zombie", || judge::state(zombie.raw()) == Some('Z'));
+        zombie
+    }
+
+    /// The next line that it prints.
+    #[track_caller]
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "it ended without a word");
+        line.trim().to_owned()
+    }
+
+    /// Stops it with `SIGSTOP`.
+    #[must_use]
+    pub fn suspended(self) -> Self {
+        pidfd::send(&pidfd::open(self.raw()).unwrap(), libc::SIGSTOP).unwrap();
+        eventually("it is stopped", || judge::state(self.raw()) == Some('T'));
+        self
+    }
+
+    /// Gives it an empty line to read.
+    pub fn write_line(&mut self) {
+        self.input.write_all(b"\n").unwrap();
+    }
+
+    /// Kills and reaps it.
+    pub fn end(&mut self) {
+        let _ = self.child.kill();
+        self.child.wait().unwrap();
+    }
+
+    pub fn raw(&self) -> i32 {
+        self.child.id().try_into().unwrap()
+    }
+
+    pub fn pid(&self) -> Pid {
+        super::pid(self.raw())
+    }
+
+    pub fn identity(&self) -> Identity {
+        identify(self.raw())
+    }
+
+    /// By the judge's word.
+    pub fn lives(&self) -> bool {
+        judge::runs(self.raw())
+    }
+
+    pub fn is_untouched(&self) -> bool {
+        judge::look(self.raw()).is_some_and(|seen| seen.is_untouched())
+    }
+}
+
+impl Drop for Spawned {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,106 @@
+//! A process and everything that descends from it.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use snakepit_core::Identity;
+use snakepit_core::table::Columns;
+use snakepit_core::tree::{self, Report, Roots};
+use support::pidfd::{Stray, catch_all};
+use support::spawn::Spawned;
+use support::{eventually, fixture, judge};
+
+/// The top of a family and its five descendants.
+fn family() -> (Spawned, Vec<Stray>) {
+    let mut top = Spawned::start(&mut fixture("scatters_children.py"));
+    let descendants = catch_all(&top.line());
+    assert_eq!(descendants.len(), 5);
+    (top, descendants)
+}
+
+fn roots(identities: Vec<Identity>, freeze: bool) -> Roots<'static> {
+    Roots { identities, select: &|_| false, columns: Columns::default(), freeze }
+}
+
+fn kill(identities: Vec<Identity>, freeze: bool) -> Report {
+    tree::kill(&roots(identities, freeze), Instant::now() + Duration::from_secs(10)).unwrap()
+}
+
+#[test]
+fn descendants_die_whatever_group_session_or_environment_they_have() {
+    for freeze in [true, false] {
+        let (top, descendants) = family();
+        let (other_top, other_descendants) = family();
+        let report = kill(vec![top.identity()], freeze);
+        assert_eq!((report.killed, report.survivors.len()), (6, 0));
+        assert!(!top.lives());
+        assert!(!descendants.iter().any(Stray::lives));
+        assert!(other_top.is_untouched());
+        assert!(other_descendants.iter().all(Stray::is_untouched));
+    }
+}
+
+#[test]
+fn a_tree_lists_children_before_their_parents() {
+    let (top, descendants) = family();
+    let list = roots(vec![top.identity()], false).list().unwrap();
+    let listed: Vec<i32> = list.iter().map(|identity| identity.pid.as_raw()).collect();
+    assert_eq!(listed.len(), 6);
+    let place = |pid: i32| listed.iter().position(|listed| *listed == pid).expect("it is listed");
+    for one in &descendants {
+        assert!(place(one.pid) < place(judge::look(one.pid).unwrap().parent));
+    }
+    assert!(top.is_untouched() && descendants.iter().all(Stray::is_untouched));
+}
+
+#[test]
+fn a_tree_whose_root_is_gone_has_no_members() {
+    let (mut top, descendants) = family();
+    let identity = top.identity();
+    top.end();
+    assert_eq!(kill(vec![identity], true).killed, 0);
+    assert!(descendants.iter().all(Stray::is_untouched), "nothing leads to them");
+}
+
+#[test]
+fn several_roots_and_the_selected_ones_are_one_tree() {
+    let (first, first_descendants) = family();
+    let (second, second_descendants) = family();
+    let bystander = Spawned::polite();
+    let selected = second.pid();
+    let roots = Roots {
+        identities: vec![first.identity(), first.identity()],
+        select: &|entry| entry.pid == selected,
+        columns: Columns::default(),
+        freeze: true,
+    };
+    let report = tree::kill(&roots, Instant::now() + Duration::from_secs(10)).unwrap();
+    assert_eq!((report.killed, report.survivors.len()), (12, 0));
+    assert!(!first_descendants.iter().chain(&second_descendants).any(Stray::lives));
+    assert!(bystander.is_untouched());
+}
+
+#[test]
+fn this_process_and_its_ancestors_are_no_part_of_a_tree() {
+    let (top, descendants) = family();
+    let own = std::process::id().try_into().unwrap();
+    let own_session = judge::look(own).unwrap().session;
+    let list = roots(vec![support::identify(own)], false).list().unwrap();
+    let listed = |pid: i32| list.iter().any(|identity| identity.pid.as_raw() == pid);
+    assert!(!listed(own) && !listed(own_session));
+    assert!(listed(top.raw()) && descendants.iter().all(|one| listed(one.pid)));
+}
+
+#[test]
+fn a_member_whose_main_thread_has_ended_does_not_hold_up_the_others() {
+    let mut top = Spawned::start(&mut fixture("main_thread_exits.py"));
+    top.line();
+    eventually("the main thread has ended", || judge::state(top.raw()) == Some('Z'));
+    let report = kill(vec![top.identity()], true);
+    assert_eq!((report.killed, report.survivors.len()), (1, 0));
+    assert!(!top.lives());
+    assert!(report.passes <= 6, "{} passes to see it at rest", report.passes);
+}
