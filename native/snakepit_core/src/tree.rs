@@ -40,8 +40,10 @@ pub struct Roots<'a> {
 /// What a tree kill did.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// How many processes were ended.
+    /// How many were ended.
     pub killed: usize,
+    /// All that were sent SIGKILL, those that are still there included.
+    pub signalled: Vec<Identity>,
     /// Full passes over the process table.
     pub passes: usize,
     /// Those that are still there at the deadline, or may not be signalled.
@@ -153,7 +155,17 @@ impl Roots<'_> {
 pub fn kill(roots: &Roots, deadline: Instant) -> Result<Report, Error> {
     let mut report = Report::default();
     if roots.freeze {
-        report.passes += freeze(roots, deadline.min(Instant::now() + FREEZE_LIMIT))?;
+        let frozen = freeze(roots, deadline.min(Instant::now() + FREEZE_LIMIT))?;
+        report.passes += frozen.passes;
+        if frozen.members == 0 {
+            return Ok(report);
+        }
+        // Out of time before they have come to rest: those that were stopped stay so, and whoever
+        // calls again goes on from there. Killing now would let the others fork anew.
+        if !frozen.at_rest && Instant::now() >= deadline {
+            report.survivors = roots.list()?;
+            return Ok(report);
+        }
     }
     // What was signalled is a root from then on: its parent may be gone before it is.
     let mut roots = Roots { identities: roots.identities.clone(), ..*roots };
@@ -169,6 +181,7 @@ pub fn kill(roots: &Roots, deadline: Instant) -> Result<Report, Error> {
         signalled.extend(struck.sent.iter().cloned().map(|one| Identity { settled: true, ..one }));
         if struck.sent.is_empty() || Instant::now() >= deadline {
             report.killed = signalled.len() - struck.sent.len();
+            report.signalled = signalled.into_iter().collect();
             report.survivors = [struck.sent, struck.refused].concat();
             return Ok(report);
         }
@@ -216,14 +229,25 @@ pub fn strike(
     Ok(struck)
 }
 
-/// Stops members until a pass finds all of them at rest and none new. Returns the number of passes.
-fn freeze(roots: &Roots, deadline: Instant) -> Result<usize, Error> {
+/// How far a tree was stopped.
+struct Frozen {
+    passes: usize,
+    /// How many members the last pass found.
+    members: usize,
+    /// Whether the last pass found all of them stopped, and none new.
+    at_rest: bool,
+}
+
+/// Stops members until a pass finds all of them at rest and none new.
+fn freeze(roots: &Roots, deadline: Instant) -> Result<Frozen, Error> {
     let mut stopped: HashSet<Identity> = HashSet::new();
     let mut passes = 0;
     loop {
         passes += 1;
+        let mut members = 0;
         let mut at_rest = true;
         roots.for_each_member(|member| {
+            members += 1;
             let new =
                 stopped.insert(Identity { settled: true, ..member.process.identity().clone() });
             if new || member.state == State::Alive {
@@ -236,7 +260,7 @@ fn freeze(roots: &Roots, deadline: Instant) -> Result<usize, Error> {
             Ok(())
         })?;
         if at_rest || Instant::now() >= deadline {
-            return Ok(passes);
+            return Ok(Frozen { passes, members, at_rest });
         }
     }
 }

@@ -33,6 +33,8 @@ pub struct Birth {
     pub lineage: u64,
     /// What the BEAM's own limit of descriptors was.
     pub descriptors: libc::rlimit,
+    /// What the BEAM's own priority was.
+    pub nice: i32,
     /// What the BEAM's own OOM score was, if the guardian has changed its own.
     pub oom_score: Option<&'static CStr>,
 }
@@ -53,6 +55,7 @@ pub unsafe fn live(birth: Birth) -> ! {
         die_with(birth.guardian);
         reset_signals();
         libc::setrlimit(libc::RLIMIT_NOFILE, &raw const birth.descriptors);
+        libc::setpriority(libc::PRIO_PROCESS, 0, birth.nice);
         mark(birth.lineage);
         if let Some(score) = birth.oom_score {
             write_file(c"/proc/self/oom_score_adj".as_ptr(), score.as_ptr());

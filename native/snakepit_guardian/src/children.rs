@@ -76,6 +76,7 @@ impl Child {
             guardian: Pid::current().as_raw(),
             lineage: Lineage::new(run_id, id).to_limit(),
             descriptors: changes.descriptors,
+            nice: changes.nice,
             oom_score: changes.oom_score,
         };
         // SAFETY: this process has one thread, and the child calls nothing but `child::live`.

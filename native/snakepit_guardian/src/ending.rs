@@ -1,6 +1,5 @@
 //! Ending one child, all of them, or everything because the BEAM is gone.
 
-use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -19,7 +18,7 @@ use tracing::{Level, error, info, warn};
 
 use crate::children::{Child, State};
 use crate::guardian::Guardian;
-use crate::trees::kill;
+use crate::trees::{freezes, kill};
 
 /// How long the kernel may take to carry out SIGKILL before what is left counts as surviving.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
@@ -221,20 +220,14 @@ impl Guardian {
             return;
         }
         let own = Pid::current().as_raw();
-        let killed = RefCell::new(HashSet::new());
-        let select = |entry: &Entry| {
-            let below = entry.parent == own && !self.waits_at_gate(entry.pid);
-            if below {
-                killed.borrow_mut().insert(entry.pid.as_raw());
-            }
-            below
-        };
-        let attempts = self.ending.as_ref().map_or(0, |ending| ending.attempts);
+        let select = |entry: &Entry| entry.parent == own && !self.waits_at_gate(entry.pid);
+        let attempt = self.ending.as_ref().map_or(1, |ending| ending.attempts + 1);
         let columns = Columns::default();
-        kill(&Roots { identities: Vec::new(), select: &select, columns, freeze: attempts > 0 });
+        let freeze = freezes(attempt);
+        let killed = kill(&Roots { identities: Vec::new(), select: &select, columns, freeze });
         if let Some(ending) = &mut self.ending {
-            ending.attempts += 1;
-            ending.killed.extend(killed.into_inner());
+            ending.attempts = attempt;
+            ending.killed.extend(killed.iter().map(|identity| identity.pid.as_raw()));
         }
     }
 
@@ -276,8 +269,8 @@ impl Guardian {
         }
         let survivors = if gone { Vec::new() } else { descendants() };
         let Some(ending) = self.ending.take() else { return };
-        let killed = ending.ended.iter().filter(|one| one.killed).count() as u64;
-        let stopped = ending.ended.len() as u64 - killed;
+        let killed = ending.killed.len() as u64;
+        let stopped = ending.ended.iter().filter(|one| !one.killed).count() as u64;
         if let Some(by) = ending.mourning {
             self.write_obituary(ending, by, survivors);
             self.door = None;

@@ -21,6 +21,8 @@ const OUTPUT: i32 = 4;
 pub struct Changes {
     /// The limit of descriptors, before it was raised.
     pub descriptors: libc::rlimit,
+    /// The priority.
+    pub nice: i32,
     /// The OOM score, if the guardian could change its own.
     pub oom_score: Option<&'static CStr>,
 }
@@ -72,11 +74,20 @@ pub fn subreaper() -> Result<(), Errno> {
 pub fn endure() -> Changes {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
     let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    // A fork bomb takes its share of the processor from everyone else, this one not.
+    // SAFETY: integers only.
+    let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    // SAFETY: integers only.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+    // Where sessions share the processor as groups, a bomb whose members each have a session of their
+    // own gets most of it, whatever their priorities; this raises that of the guardian's session.
+    let _ = std::fs::write("/proc/self/autogroup", "-20");
     let file = "/proc/self/oom_score_adj";
     let before = std::fs::read_to_string(file).ok().and_then(|text| CString::new(text.trim()).ok());
     let oom_score = before.filter(|_| std::fs::write(file, "-1000").is_ok());
     Changes {
         descriptors: libc::rlimit { rlim_cur: soft, rlim_max: hard },
+        nice,
         // Leaked on purpose: children read it for as long as the guardian lives.
         oom_score: oom_score.map(|score| &*Box::leak(score.into_boxed_c_str())),
     }

@@ -20,7 +20,7 @@ use snakepit_core::table::{self, Columns, Entry, Environment};
 use snakepit_core::tree::{self, Roots};
 use snakepit_core::wire::Event;
 use snakepit_core::{Identity, Pid, Process};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::guardian::Guardian;
 
@@ -31,7 +31,7 @@ const CHASE: Duration = Duration::from_millis(10);
 /// How long one attempt to kill may keep the loop from everything else.
 const PATIENCE: Duration = Duration::from_millis(40);
 /// How long a killed tree may take to vanish before it is reported as surviving.
-const GIVE_UP: Duration = Duration::from_secs(5);
+const GIVE_UP: Duration = Duration::from_secs(15);
 
 /// A process that became the guardian's child.
 struct Adopted {
@@ -124,7 +124,7 @@ impl Guardian {
         let cost = begun.elapsed();
         self.trees.last_look = Some((Instant::now(), cost));
         if !self.trees.lingering.is_empty() || self.is_chasing() {
-            self.trees.look_within(Instant::now() + CHASE.max(4 * cost));
+            self.trees.look_within(Instant::now() + CHASE);
         } else if self.children.out() > 0 || !self.trees.adopted.is_empty() {
             self.trees.look_within(Instant::now() + PERIOD.max(20 * cost));
         }
@@ -225,8 +225,9 @@ impl Guardian {
             identities: roots,
             select: &select,
             columns: Columns::default(),
-            freeze: attempts > 1,
+            freeze: freezes(attempts),
         })
+        .len()
     }
 
     fn known_or_found_owner(&self, entry: &Entry) -> Option<Lineage> {
@@ -244,16 +245,26 @@ impl Guardian {
     }
 }
 
-/// Kills a tree, for as long as the loop can wait. Gives how many.
+/// Kills a tree, for as long as the loop can wait. Gives those that were signalled.
 ///
 /// Nobody gets away for good: whoever loses its parent becomes this process's child. But one that
 /// forks faster than it is killed has to be stopped first, which is for the second attempt.
-pub fn kill(roots: &Roots) -> usize {
+pub fn kill(roots: &Roots) -> Vec<Identity> {
     match tree::kill(roots, Instant::now() + PATIENCE) {
-        Ok(report) => report.killed,
+        Ok(report) => {
+            let (killed, left) = (report.killed, report.survivors.len());
+            debug!(freeze = roots.freeze, passes = report.passes, killed, left, "killed");
+            report.signalled
+        }
         Err(error) => {
             warn!("cannot kill a tree: {error}");
-            0
+            Vec::new()
         }
     }
+}
+
+/// Whether this attempt stops a tree before it kills it. The first does not need to, as a rule; and a
+/// tree that will not come to rest is killed as it is.
+pub fn freezes(attempt: u32) -> bool {
+    (2..100).contains(&attempt)
 }
