@@ -19,7 +19,7 @@ defmodule Snakepit.MixProject do
   end
 
   def application do
-    [extra_applications: [:logger]]
+    [mod: {Snakepit.Application, []}, extra_applications: [:logger, :crypto]]
   end
 
   defp elixirc_paths(:test), do: ["lib", "test/support"]

@@ -11,9 +11,13 @@ defmodule Snakepit.Error do
     * `:survived` - the process was killed and is still there, for example in an uninterruptible
       system call
     * `:survivors` - as above, for the several processes in `os_pids`
+    * `:guardian_down` - the helper that runs all processes is gone, and with it the processes; it is
+      being started again
     * `:invalid_transition` - a run does not go from that state to the other
     * `:invalid_run_id`, `:not_an_identity` - the value is damaged or was never one
 
+  Where a process could not be started, `step` says what failed on the way: `:fork`, `:stdio`,
+  `:execve`, or the option in question.
   """
 
   @type t :: %__MODULE__{
@@ -21,10 +25,11 @@ defmodule Snakepit.Error do
           reason: atom(),
           os_pid: integer() | nil,
           os_pids: [pos_integer()],
+          step: atom() | nil,
           detail: String.t() | nil
         }
 
-  defexception [:operation, :reason, :os_pid, :detail, os_pids: []]
+  defexception [:operation, :reason, :os_pid, :step, :detail, os_pids: []]
 
   @impl true
   def message(%__MODULE__{} = error) do
@@ -46,6 +51,7 @@ defmodule Snakepit.Error do
   defp describe(%{reason: :eperm}), do: "not permitted (eperm)"
   defp describe(%{reason: :esrch}), do: "no such process (esrch)"
   defp describe(%{reason: :not_an_identity}), do: "not an identity that Snakepit made"
+  defp describe(%{step: step, reason: reason}) when step != nil, do: "#{step}: #{reason}"
   defp describe(%{reason: reason}), do: to_string(reason)
 
   # From what a NIF answers.

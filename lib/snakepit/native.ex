@@ -89,5 +89,19 @@ defmodule Snakepit.Native do
   @spec record_check(term()) :: {:ok, map()} | {:error, :malformed | :version | :checksum}
   def record_check(_sealed), do: unloaded()
 
+  @spec wire_encode(tuple() | atom()) :: binary()
+  def wire_encode(_request), do: unloaded()
+
+  @spec wire_decode(binary()) :: {:ok, tuple()} | {:error, :malformed}
+  def wire_decode(_frame), do: unloaded()
+
+  # May ask the network.
+  @spec user_lookup(String.t()) :: {:ok, {integer(), integer(), [integer()]}} | error()
+  def user_lookup(_name), do: unloaded()
+
+  # May ask the network.
+  @spec group_lookup(String.t()) :: {:ok, integer()} | error()
+  def group_lookup(_name), do: unloaded()
+
   defp unloaded, do: :erlang.nif_error(:snakepit_nif_not_loaded)
 end

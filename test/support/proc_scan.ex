@@ -38,8 +38,18 @@ defmodule Snakepit.Test.ProcScan do
     end
   end
 
+  @doc "What runs with this very argument on its command line."
+  def with_argument(argument) do
+    for %{os_pid: os_pid, state: state} <- all(),
+        state not in ["Z", "X"],
+        {:ok, line} <- [File.read("/proc/#{os_pid}/cmdline")],
+        argument in String.split(line, <<0>>),
+        do: os_pid
+  end
+
   @doc """
-  What runs below a process, however deep, but for the BEAM's own helpers.
+  What runs below a process, however deep, but for the BEAM's own helpers, the guardian, and what
+  waits at its gate.
   """
   def descendants(root) do
     table = Enum.reject(all(), &(&1.state in ["Z", "X"]))
@@ -55,7 +65,7 @@ defmodule Snakepit.Test.ProcScan do
 
   defp beam_helper?(os_pid) do
     case File.read("/proc/#{os_pid}/comm") do
-      {:ok, name} -> String.trim(name) in ["erl_child_setup", "inet_gethost"]
+      {:ok, name} -> String.trim(name) in ["erl_child_setup", "inet_gethost", "snakepit_guardi"]
       {:error, _gone} -> true
     end
   end

@@ -28,7 +28,10 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
 
   # What cargo calls it on each system, and what it is called in priv/native. `:erlang.load_nif/2`
   # wants `.so` on macOS too.
-  @artefacts [{["libsnakepit_nif.so", "libsnakepit_nif.dylib"], "snakepit_nif.so"}]
+  @artefacts [
+    {["libsnakepit_nif.so", "libsnakepit_nif.dylib"], "snakepit_nif.so"},
+    {[], "snakepit_guardian"}
+  ]
 
   @impl true
   def run(args) do

@@ -13,12 +13,17 @@
 //! | [`group`], [`tree`] | process groups, and everything that descends from a process |
 //! | [`stop`] | end many processes together, politely first |
 //! | [`marker`], [`run_id`] | the environment and arguments that say whose a process is |
+//! | [`lineage`] | a mark that survives a scrubbed environment |
+//! | [`wire`] | what the BEAM and the guardian say to each other |
 //! | [`run_state`], [`record`] | what the ledger stores |
 
+pub mod account;
 pub mod error;
 pub mod group;
 pub mod identity;
+pub mod lineage;
 pub mod marker;
+pub mod obituary;
 mod os;
 pub mod pid;
 pub mod process;
@@ -31,6 +36,7 @@ pub mod signal;
 pub mod stop;
 pub mod table;
 pub mod tree;
+pub mod wire;
 
 pub use error::Error;
 pub use identity::Identity;

@@ -9,6 +9,9 @@ use std::str::FromStr;
 use crate::run_id::RunId;
 use crate::{Error, Identity, Pid, Process, os};
 
+/// What the names of all of them begin with.
+const PREFIX: &[u8] = b"SNAKEPIT_";
+
 /// The run that started the process.
 pub const RUN_ID: &str = "SNAKEPIT_RUN_ID";
 /// The worker that the process belongs to.
@@ -35,17 +38,25 @@ impl Markers {
     /// From NUL-separated `NAME=value` bytes. Where a name stands twice the first one counts, as
     /// for `getenv(3)`.
     pub fn from_environment(bytes: &[u8]) -> Self {
-        let value = |name: &str| {
-            bytes
-                .split(|byte| *byte == 0)
-                .find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
-        };
-        Self {
-            run_id: value(RUN_ID).and_then(RunId::from_bytes),
-            worker_id: value(WORKER_ID).map(<[u8]>::to_vec),
-            instance: value(INSTANCE).map(<[u8]>::to_vec),
-            owner: value(OWNER).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok()),
+        let mut markers = Self::default();
+        let mut seen = [false; 4];
+        let mut is_first = |index: usize| !std::mem::replace(&mut seen[index], true);
+        for pair in bytes.split(|byte| *byte == 0) {
+            let Some(rest) = pair.strip_prefix(PREFIX) else { continue };
+            let Some(equals) = rest.iter().position(|byte| *byte == b'=') else { continue };
+            let (name, value) = (&rest[..equals], &rest[equals + 1..]);
+            match name {
+                b"RUN_ID" if is_first(0) => markers.run_id = RunId::from_bytes(value),
+                b"WORKER_ID" if is_first(1) => markers.worker_id = Some(value.to_vec()),
+                b"INSTANCE" if is_first(2) => markers.instance = Some(value.to_vec()),
+                b"OWNER" if is_first(3) => {
+                    markers.owner =
+                        std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                }
+                _ => {}
+            }
         }
+        markers
     }
 
     /// Whether the process says that it belongs to this run.

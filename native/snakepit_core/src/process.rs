@@ -186,3 +186,11 @@ impl Process {
         &self.reference
     }
 }
+
+/// The pidfd: readable once the process has exited, for an event loop.
+#[cfg(target_os = "linux")]
+impl std::os::fd::AsFd for Process {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.reference.as_fd()
+    }
+}

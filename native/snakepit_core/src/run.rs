@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use crate::lineage::Lineage;
 use crate::run_id::RunId;
 use crate::stop::{self, Outcome, Plan};
 use crate::table::{self, Columns, Entry, Environment};
@@ -78,7 +79,14 @@ fn belongs(entry: &Entry, run_id: RunId, users: Users) -> bool {
         Environment::Read(markers) if markers.run_id.is_some() => markers.is_of_run(run_id),
         _ => RunId::from_arguments(entry.arguments.iter()) == Some(run_id),
     };
+    let carries = carries || has_lineage(entry, run_id);
     carries && (users == Users::Any || is_own(entry))
+}
+
+/// Scrubbed of everything else it may still show where it comes from.
+fn has_lineage(entry: &Entry, run_id: RunId) -> bool {
+    let lineage = Lineage::of(entry.pid).ok().flatten();
+    lineage.is_some_and(|lineage| lineage.run_id == run_id)
 }
 
 /// Reads the user only of those that carry the id: for all of them it would cost a third file each.

@@ -54,7 +54,22 @@ impl RunId {
 
     fn from_index(index: u64) -> Self {
         let spread = u128::from(index % COUNT) * u128::from(STRIDE) % u128::from(COUNT);
-        let mut rest = u64::try_from(spread).unwrap_or_default();
+        Self::from_digits(u64::try_from(spread).unwrap_or_default())
+    }
+
+    /// The id whose characters are the digits of this number to the base 36; `None` if it has more
+    /// than seven.
+    pub(crate) fn from_number(number: u64) -> Option<Self> {
+        (number < COUNT).then(|| Self::from_digits(number))
+    }
+
+    /// The number that has the id's characters as digits to the base 36. Below 2³⁷.
+    pub(crate) fn to_number(self) -> u64 {
+        let digit = |byte: &u8| DIGITS.iter().position(|one| one == byte).unwrap_or(0) as u64;
+        self.0.iter().fold(0, |number, byte| number * 36 + digit(byte))
+    }
+
+    fn from_digits(mut rest: u64) -> Self {
         let mut id = [b'0'; LENGTH];
         for place in id.iter_mut().rev() {
             *place = usize::try_from(rest % 36).map_or(b'0', |digit| DIGITS[digit]);

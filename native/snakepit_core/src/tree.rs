@@ -40,8 +40,10 @@ pub struct Roots<'a> {
 /// What a tree kill did.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// How many processes were ended.
+    /// How many were ended.
     pub killed: usize,
+    /// All that were sent SIGKILL, those that are still there included.
+    pub signalled: Vec<Identity>,
     /// Full passes over the process table.
     pub passes: usize,
     /// Those that are still there at the deadline, or may not be signalled.
@@ -153,7 +155,17 @@ impl Roots<'_> {
 pub fn kill(roots: &Roots, deadline: Instant) -> Result<Report, Error> {
     let mut report = Report::default();
     if roots.freeze {
-        report.passes += freeze(roots, deadline.min(Instant::now() + FREEZE_LIMIT))?;
+        let frozen = freeze(roots, deadline.min(Instant::now() + FREEZE_LIMIT))?;
+        report.passes += frozen.passes;
+        if frozen.members == 0 {
+            return Ok(report);
+        }
+        // Out of time before they have come to rest: those that were stopped stay so, and whoever
+        // calls again goes on from there. Killing now would let the others fork anew.
+        if !frozen.at_rest && Instant::now() >= deadline {
+            report.survivors = roots.list()?;
+            return Ok(report);
+        }
     }
     // What was signalled is a root from then on: its parent may be gone before it is.
     let mut roots = Roots { identities: roots.identities.clone(), ..*roots };
@@ -161,47 +173,81 @@ pub fn kill(roots: &Roots, deadline: Instant) -> Result<Report, Error> {
     loop {
         report.passes += 1;
         let mut held = Vec::new();
-        let mut left = Vec::new();
-        roots.for_each_member(|member| {
-            match member.process.signal(Signal::KILL) {
-                Ok(Delivery::Sent) => {
-                    signalled
-                        .insert(Identity { settled: true, ..member.process.identity().clone() });
-                    left.push(member.process.identity().clone());
-                    if held.len() < descriptor_budget() {
-                        held.push(member.process);
-                    }
-                }
-                Ok(Delivery::Gone) => {}
-                Err(error) => {
-                    refusal(&error).ok_or(error)?;
-                    report.survivors.push(member.process.identity().clone());
-                }
+        let struck = strike(&roots, Signal::KILL, |process| {
+            if held.len() < descriptor_budget() {
+                held.push(process);
             }
-            Ok(())
         })?;
-        let out_of_time = Instant::now() >= deadline;
-        if left.is_empty() || out_of_time {
-            report.killed = signalled.len() - left.len();
-            report.survivors.extend(left);
+        signalled.extend(struck.sent.iter().cloned().map(|one| Identity { settled: true, ..one }));
+        if struck.sent.is_empty() || Instant::now() >= deadline {
+            report.killed = signalled.len() - struck.sent.len();
+            report.signalled = signalled.into_iter().collect();
+            report.survivors = [struck.sent, struck.refused].concat();
             return Ok(report);
         }
-        report.survivors.clear();
-        roots.identities.extend(left);
+        roots.identities.extend(struck.sent);
         let references: Vec<_> = held.iter().map(Process::reference).collect();
         let pause = deadline.min(Instant::now() + PASS_LIMIT);
         os::wait_for_exits(&references, pause).map_err(Error::os("wait"))?;
     }
 }
 
-/// Stops members until a pass finds all of them at rest and none new. Returns the number of passes.
-fn freeze(roots: &Roots, deadline: Instant) -> Result<usize, Error> {
+/// Whom one pass met.
+#[derive(Debug, Default)]
+pub struct Struck {
+    /// Those that were signalled.
+    pub sent: Vec<Identity>,
+    /// Those that this process may not signal.
+    pub refused: Vec<Identity>,
+}
+
+/// One pass: sends `signal` to every member and hands each to `keep`. Waits for nobody.
+///
+/// # Errors
+///
+/// [`Error::Os`] if the process table cannot be read.
+pub fn strike(
+    roots: &Roots,
+    signal: Signal,
+    mut keep: impl FnMut(Process),
+) -> Result<Struck, Error> {
+    let mut struck = Struck::default();
+    roots.for_each_member(|member| {
+        match member.process.signal(signal) {
+            Ok(Delivery::Sent) => {
+                struck.sent.push(member.process.identity().clone());
+                keep(member.process);
+            }
+            Ok(Delivery::Gone) => {}
+            Err(error) => {
+                refusal(&error).ok_or(error)?;
+                struck.refused.push(member.process.identity().clone());
+            }
+        }
+        Ok(())
+    })?;
+    Ok(struck)
+}
+
+/// How far a tree was stopped.
+struct Frozen {
+    passes: usize,
+    /// How many members the last pass found.
+    members: usize,
+    /// Whether the last pass found all of them stopped, and none new.
+    at_rest: bool,
+}
+
+/// Stops members until a pass finds all of them at rest and none new.
+fn freeze(roots: &Roots, deadline: Instant) -> Result<Frozen, Error> {
     let mut stopped: HashSet<Identity> = HashSet::new();
     let mut passes = 0;
     loop {
         passes += 1;
+        let mut members = 0;
         let mut at_rest = true;
         roots.for_each_member(|member| {
+            members += 1;
             let new =
                 stopped.insert(Identity { settled: true, ..member.process.identity().clone() });
             if new || member.state == State::Alive {
@@ -214,7 +260,7 @@ fn freeze(roots: &Roots, deadline: Instant) -> Result<usize, Error> {
             Ok(())
         })?;
         if at_rest || Instant::now() >= deadline {
-            return Ok(passes);
+            return Ok(Frozen { passes, members, at_rest });
         }
     }
 }

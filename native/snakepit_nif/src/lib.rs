@@ -7,10 +7,12 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod terms;
+mod wire_terms;
 
 use std::time::Duration;
 
 use rustler::{Atom, Binary, Term};
+use snakepit_core::account;
 use snakepit_core::group;
 use snakepit_core::marker::{self, Owner};
 use snakepit_core::process::Found;
@@ -19,12 +21,14 @@ use snakepit_core::run_id::RunId;
 use snakepit_core::run_state::RunState;
 use snakepit_core::stop::{self, Plan};
 use snakepit_core::table::{Columns, Entry};
+use snakepit_core::wire::{self, Request};
 use snakepit_core::{Error, Process, Signal};
 
 use terms::{
-    DeliveryTerm, ErrorTerm, GroupTerm, IdentityTerm, InfoTerm, Items, OutcomeTerm, PidTerm,
+    Bytes, DeliveryTerm, ErrorTerm, GroupTerm, IdentityTerm, InfoTerm, Items, OutcomeTerm, PidTerm,
     ProcessTerm, RecordTerm, RunReportTerm, RunStateTerm, SealTerm, SignalTerm,
 };
+use wire_terms::{EventTerm, RequestTerm};
 
 type Answer<T> = Result<T, ErrorTerm>;
 
@@ -169,6 +173,31 @@ fn record_seal(record: RecordTerm) -> SealTerm {
 #[rustler::nif]
 fn record_check(sealed: Term) -> Result<RecordTerm, Atom> {
     terms::check_record(sealed)
+}
+
+/// `Snakepit.Native.wire_encode/1`: a frame for the guardian.
+#[rustler::nif]
+fn wire_encode(request: RequestTerm) -> Bytes {
+    Bytes(wire::encode(&Request::from(request)))
+}
+
+/// `Snakepit.Native.wire_decode/1`: a frame from the guardian.
+#[rustler::nif]
+fn wire_decode(frame: Binary) -> Result<EventTerm, Atom> {
+    wire::decode(&frame).map(EventTerm).ok_or_else(terms::malformed)
+}
+
+/// `Snakepit.Native.user_lookup/1`: uid, gid and groups of an account. May ask the network.
+#[rustler::nif(schedule = "DirtyIo")]
+fn user_lookup(name: String) -> Answer<(u32, u32, Vec<u32>)> {
+    let user = account::user(&name)?;
+    Ok((user.uid, user.gid, user.groups))
+}
+
+/// `Snakepit.Native.group_lookup/1`: the gid of a group. May ask the network.
+#[rustler::nif(schedule = "DirtyIo")]
+fn group_lookup(name: String) -> Answer<u32> {
+    Ok(account::group(&name)?)
 }
 
 fn open(identity: &IdentityTerm) -> Result<Process, Error> {

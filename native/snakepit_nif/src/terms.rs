@@ -49,7 +49,7 @@ impl Encoder for ErrorTerm {
 }
 
 /// `EPERM` is `:eperm`. The set is the OS's own, so the number of atoms is bounded.
-fn errno_atom(env: Env, errno: Errno) -> Atom {
+pub fn errno_atom(env: Env, errno: Errno) -> Atom {
     let name = format!("{errno:?}").to_ascii_lowercase();
     Atom::from_str(env, &name).unwrap_or_else(|_| atoms::refused())
 }
@@ -121,6 +121,12 @@ impl Decoder<'_> for SignalTerm {
             _ => Err(Error::UnknownSignal),
         };
         signal.map(Self).map_err(|_| rustler::Error::BadArg)
+    }
+}
+
+impl Encoder for SignalTerm {
+    fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
+        self.0.as_raw().encode(env)
     }
 }
 
@@ -203,7 +209,7 @@ impl Encoder for RunReportTerm {
     }
 }
 
-fn map<'a>(env: Env<'a>, pairs: &[(Atom, Term<'a>)]) -> Term<'a> {
+pub fn map<'a>(env: Env<'a>, pairs: &[(Atom, Term<'a>)]) -> Term<'a> {
     Term::map_from_pairs(env, pairs).unwrap_or_else(|_| Term::map_new(env))
 }
 
@@ -230,7 +236,7 @@ impl From<RunStateTerm> for RunState {
 
 /// A binary, as Rust owns it.
 #[derive(Clone)]
-pub struct Bytes(Vec<u8>);
+pub struct Bytes(pub Vec<u8>);
 
 impl Encoder for Bytes {
     fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
@@ -311,6 +317,11 @@ impl RecordTerm {
             spawned_at: self.spawned_at,
         }
     }
+}
+
+/// `:malformed`.
+pub fn malformed() -> Atom {
+    atoms::malformed()
 }
 
 /// The record in `term`, if its seal says that it is what was stored.

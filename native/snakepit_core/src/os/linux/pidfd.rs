@@ -3,7 +3,7 @@
 //! A pidfd refers to one process for as long as it is open, whatever happens to the pid. This file
 //! holds the only system call with which Snakepit signals a process on Linux.
 
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -46,6 +46,10 @@ impl Reference {
 
     pub(crate) fn pid(&self) -> Pid {
         self.pid
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     /// `name_to_handle_at(2)`: eight bytes that no other process of this boot will ever have.

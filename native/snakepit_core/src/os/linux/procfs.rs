@@ -47,6 +47,24 @@ pub(crate) fn inspect(pid: Pid, columns: Columns) -> Result<Option<Entry>, Errno
     read_entry(proc.as_fd(), &name, columns, &mut Vec::with_capacity(4096))
 }
 
+/// The soft limit of `RLIMIT_LOCKS` in `/proc/<pid>/limits`; `None` if it is unlimited or the process
+/// gone. `prlimit(2)` would need the right to trace the process.
+pub(crate) fn lock_limit(pid: Pid) -> Result<Option<u64>, Errno> {
+    let proc = open(format!("/proc/{pid}").as_str(), PLACE, Mode::empty());
+    let mut buffer = Vec::with_capacity(2048);
+    match proc.and_then(|process| read_file(&process, c"limits", &mut buffer)) {
+        Ok(()) => Ok(parse_lock_limit(&buffer)),
+        Err(Errno::ENOENT | Errno::ESRCH | Errno::EACCES | Errno::EPERM) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn parse_lock_limit(limits: &[u8]) -> Option<u64> {
+    let mut lines = limits.split(|byte| *byte == b'\n');
+    let line = lines.find_map(|line| line.strip_prefix(b"Max file locks"))?;
+    number(line.trim_ascii_start().split(u8::is_ascii_whitespace).next()?)
+}
+
 fn read_entry(
     proc: BorrowedFd,
     name: &CStr,

@@ -1,0 +1,63 @@
+//! What the guardian leaves in the run's directory when the BEAM died before it.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::wire;
+
+/// The file's name in the run's directory.
+pub const FILE: &str = "obituary";
+
+/// The end of a run, as its guardian saw it. Times are milliseconds since the epoch, for people;
+/// durations are measured on a clock that nobody sets.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Obituary {
+    /// The run.
+    pub run_id: String,
+    /// The BEAM that died.
+    pub beam_pid: i64,
+    /// When its death was noticed.
+    pub detected_at: i64,
+    /// What gave it away: `port` or `pidfd`.
+    pub detected_by: String,
+    /// From then until nothing was left.
+    pub duration_ms: u64,
+    /// Each process that had to be ended.
+    pub processes: Vec<Ended>,
+    /// Pids that are still there.
+    pub survivors: Vec<i64>,
+}
+
+/// How one process ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ended {
+    /// Its worker; empty for an adopted process that nobody claims.
+    pub worker_id: String,
+    /// Its pid.
+    pub pid: i64,
+    /// Whether SIGTERM was not enough.
+    pub killed: bool,
+    /// From the death of the BEAM until it was gone.
+    pub after_ms: u64,
+}
+
+/// Writes the file whole or not at all.
+///
+/// # Errors
+///
+/// What the file system says.
+pub fn write(directory: &Path, obituary: &Obituary) -> io::Result<()> {
+    let temporary = directory.join("obituary.new");
+    let mut file = File::create(&temporary)?;
+    file.write_all(&wire::encode(obituary))?;
+    file.sync_all()?;
+    fs::rename(temporary, directory.join(FILE))
+}
+
+/// The obituary of a run; `None` if there is none that can be read.
+pub fn read(directory: &Path) -> Option<Obituary> {
+    wire::decode(&fs::read(directory.join(FILE)).ok()?)
+}

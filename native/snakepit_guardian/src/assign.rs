@@ -1,0 +1,120 @@
+//! What a child will run, and where its streams lead.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::unistd::pipe2;
+use snakepit_core::wire::{Spawn, Stdio, Step};
+use tracing::warn;
+
+use crate::children::{Child, Luggage, State};
+use crate::guardian::Guardian;
+use crate::image;
+use crate::tail::Tail;
+
+impl Guardian {
+    /// Packs what a waiting child is to run. It goes through the gate with the release.
+    pub(crate) fn assign(&mut self, spawn: &Spawn) {
+        let id = spawn.id;
+        if !matches!(self.children.get(id), Some(Child { state: State::Ready, .. })) {
+            warn!(id, "asked to run something in a child that does not wait for it");
+            return;
+        }
+        match self.pack(spawn) {
+            Ok((luggage, tail)) => {
+                if let Some(tail) = &tail {
+                    let _ = self.watch_tail(id, tail.output.as_fd());
+                }
+                if let Some(child) = self.children.get_mut(id) {
+                    child.state = State::Assigned(luggage);
+                    child.worker_id = spawn.worker_id.as_str().into();
+                    child.tail = tail;
+                }
+            }
+            Err((step, errno)) => self.fail(id, step, errno as i32),
+        }
+    }
+
+    fn pack(&mut self, spawn: &Spawn) -> Result<(Luggage, Option<Tail>), (Step, Errno)> {
+        let (image, length) = image::build(spawn).map_err(|errno| (Step::Execute, errno))?;
+        let (mut streams, tail) =
+            self.streams(&spawn.stdio).map_err(|errno| (Step::Stdio, errno))?;
+        if let Some(token) = &spawn.lifeline {
+            streams.push(self.connection(token).map_err(|errno| (Step::Stdio, errno))?);
+        }
+        Ok((Luggage { image, length, streams }, tail))
+    }
+
+    /// Standard input, output and error, and the reading end of what the guardian keeps.
+    fn streams(&mut self, stdio: &Stdio) -> Result<(Vec<OwnedFd>, Option<Tail>), Errno> {
+        match stdio {
+            Stdio::Tail => {
+                let (tail, output) = self.tail()?;
+                let error = duplicate(&output)?;
+                Ok((vec![null()?, output, error], Some(tail)))
+            }
+            Stdio::Null => Ok((vec![null()?, null()?, null()?], None)),
+            Stdio::Inherit => {
+                let inherited = [
+                    duplicate(&std::io::stdin())?,
+                    duplicate(&std::io::stdout())?,
+                    duplicate(&std::io::stderr())?,
+                ];
+                Ok((inherited.into(), None))
+            }
+            Stdio::File(path) => {
+                let output = append_to(Path::new(std::ffi::OsStr::from_bytes(path)))?;
+                let error = duplicate(&output)?;
+                Ok((vec![null()?, output, error], None))
+            }
+            Stdio::Pipe(token) => {
+                let input = self.connection(token)?;
+                let output = duplicate(&input)?;
+                let (tail, error) = self.tail()?;
+                Ok((vec![input, output, error], Some(tail)))
+            }
+        }
+    }
+
+    fn tail(&self) -> Result<(Tail, OwnedFd), Errno> {
+        let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
+        // Only this end: a program that writes expects to wait.
+        fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        let limit = usize::try_from(self.hello.tail_bytes).unwrap_or(usize::MAX / 4);
+        Ok((Tail::new(reader, limit), writer))
+    }
+
+    /// The BEAM connects before it asks, so the connection is there, if only in the queue.
+    fn connection(&mut self, token: &[u8]) -> Result<OwnedFd, Errno> {
+        self.answer_door();
+        let door = self.door.as_mut().ok_or(Errno::ENOTCONN)?;
+        door.take(token).ok_or(Errno::ENOTCONN)
+    }
+}
+
+fn null() -> Result<OwnedFd, Errno> {
+    let file = OpenOptions::new().read(true).write(true).open("/dev/null");
+    file.map(OwnedFd::from).map_err(|error| errno(&error))
+}
+
+/// Opened without waiting: a FIFO without a reader is an error, not a halt of the guardian.
+fn append_to(path: &Path) -> Result<OwnedFd, Errno> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o644).custom_flags(libc::O_NONBLOCK);
+    let file: File = options.open(path).map_err(|error| errno(&error))?;
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
+    Ok(file.into())
+}
+
+fn duplicate(fd: &impl AsFd) -> Result<OwnedFd, Errno> {
+    fd.as_fd().try_clone_to_owned().map_err(|error| errno(&error))
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}

@@ -1,0 +1,330 @@
+//! The child, from `fork` to `execve`: nothing here allocates, locks, or calls into Rust's runtime.
+//!
+//! Before the gate it becomes what every child is: alone with its gate, leader of a session, with
+//! default signals, marked with its lineage, and dead as soon as the guardian is. Behind the gate it
+//! becomes what it was asked to be. If the gate closes instead of opening it exits: it has run
+//! nothing.
+
+// Numbers cross from Rust's types to the kernel's here; each was checked when the image was built.
+#![allow(clippy::cast_possible_truncation)]
+
+use std::ffi::CStr;
+use std::os::fd::RawFd;
+
+use snakepit_core::wire::Step;
+
+use crate::image::{Header, Limit};
+
+/// Where the gate is kept while descriptors are put into place: above all of those.
+const GATE_PLACE: RawFd = 10;
+/// The lifeline's number in the program.
+pub const LIFELINE: RawFd = 3;
+/// The most descriptors that travel with the opening of the gate: image, three streams, lifeline.
+pub const MAX_DESCRIPTORS: usize = 5;
+
+/// What a child is told at its birth.
+#[derive(Clone, Copy)]
+pub struct Birth {
+    /// The child's end of the gate.
+    pub gate: RawFd,
+    /// Who its parent must be.
+    pub guardian: libc::pid_t,
+    /// The soft limit that marks its descendants.
+    pub lineage: u64,
+    /// What the BEAM's own limit of descriptors was.
+    pub descriptors: libc::rlimit,
+    /// What the BEAM's own priority was.
+    pub nice: i32,
+    /// What the BEAM's own OOM score was, if the guardian has changed its own.
+    pub oom_score: Option<&'static CStr>,
+}
+
+/// Never returns: executes the program or exits.
+///
+/// # Safety
+///
+/// Only in a process that was just forked from one with a single thread.
+pub unsafe fn live(birth: Birth) -> ! {
+    // SAFETY: all of these are plain system calls on this process's own state, with pointers to
+    // memory that outlives them.
+    unsafe {
+        // First of all: a copy of a sibling's gate must not hold it open.
+        close_range(3, birth.gate.unsigned_abs() - 1);
+        close_range(birth.gate.unsigned_abs() + 1, libc::c_uint::MAX);
+        libc::setsid();
+        die_with(birth.guardian);
+        reset_signals();
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const birth.descriptors);
+        libc::setpriority(libc::PRIO_PROCESS, 0, birth.nice);
+        mark(birth.lineage);
+        if let Some(score) = birth.oom_score {
+            write_file(c"/proc/self/oom_score_adj".as_ptr(), score.as_ptr());
+        }
+
+        let (fds, count, image) = wait_at_gate(birth.gate);
+        let header = &*image;
+        let gate = libc::fcntl(birth.gate, libc::F_DUPFD_CLOEXEC, GATE_PLACE);
+        if gate < 0 {
+            fail(birth.gate, Step::Descriptors);
+        }
+        place_descriptors(gate, &fds[..count], header.has_lifeline);
+        prepare(gate, image, header);
+        // Last, because a change of user clears it.
+        die_with(birth.guardian);
+        execute(gate, image, header)
+    }
+}
+
+/// Blocks until the gate opens or closes. Gives the descriptors that came along, how many, and the
+/// image.
+unsafe fn wait_at_gate(gate: RawFd) -> ([RawFd; MAX_DESCRIPTORS], usize, *const Header) {
+    let mut fds = [-1; MAX_DESCRIPTORS];
+    let mut length: usize = 0;
+    // Room for the descriptors and their header, aligned as the kernel wants it.
+    let mut control = [0_u64; 8];
+    let mut part = libc::iovec { iov_base: (&raw mut length).cast(), iov_len: size_of::<usize>() };
+    // SAFETY: `message` points to locals that live as long as the call; what is read back was
+    // written by the kernel.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control) as _;
+        let received = loop {
+            let received = libc::recvmsg(gate, &raw mut message, libc::MSG_CMSG_CLOEXEC);
+            if received >= 0 || *libc::__errno_location() != libc::EINTR {
+                break received;
+            }
+        };
+        let control = libc::CMSG_FIRSTHDR(&raw const message);
+        if usize::try_from(received) != Ok(size_of::<usize>()) || control.is_null() {
+            libc::_exit(0);
+        }
+        let bytes =
+            (*control).cmsg_len as usize - (libc::CMSG_DATA(control) as usize - control as usize);
+        let count = (bytes / size_of::<RawFd>()).min(MAX_DESCRIPTORS);
+        std::ptr::copy_nonoverlapping(libc::CMSG_DATA(control).cast(), fds.as_mut_ptr(), count);
+        let image = libc::mmap(
+            std::ptr::null_mut(),
+            length,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE,
+            fds[0],
+            0,
+        );
+        if image == libc::MAP_FAILED {
+            fail(gate, Step::Descriptors);
+        }
+        (fds, count, image.cast())
+    }
+}
+
+/// `fds` is image, input, output, error and perhaps the lifeline. All sit above 3 (the gate alone
+/// was open when they came), so none is overwritten before it is copied, except by its own turn.
+unsafe fn place_descriptors(gate: RawFd, fds: &[RawFd], has_lifeline: bool) {
+    // SAFETY: descriptor numbers only.
+    unsafe {
+        let mut high = [-1; MAX_DESCRIPTORS];
+        for (slot, fd) in high.iter_mut().zip(&fds[1..]) {
+            // Out of the way of 0 to 3 first: one of them may be another's target.
+            *slot = libc::fcntl(*fd, libc::F_DUPFD_CLOEXEC, GATE_PLACE + 1);
+            if *slot < 0 {
+                fail(gate, Step::Descriptors);
+            }
+        }
+        for (target, fd) in (0..).zip(&high[..3]) {
+            if libc::dup2(*fd, target) < 0 {
+                fail(gate, Step::Descriptors);
+            }
+        }
+        let mut first_free = 3;
+        if has_lifeline {
+            if libc::dup2(high[3], LIFELINE) < 0 {
+                fail(gate, Step::Descriptors);
+            }
+            first_free = LIFELINE.unsigned_abs() + 1;
+        }
+        close_range(first_free, gate.unsigned_abs() - 1);
+        close_range(gate.unsigned_abs() + 1, libc::c_uint::MAX);
+    }
+}
+
+unsafe fn prepare(gate: RawFd, image: *const Header, header: &Header) {
+    // SAFETY: the offsets in the header were made for this image.
+    unsafe {
+        if let Some(umask) = header.umask {
+            libc::umask(umask);
+        }
+        if let Some(nice) = header.nice {
+            check(gate, Step::Nice, libc::setpriority(libc::PRIO_PROCESS, 0, nice));
+        }
+        let limits = at::<Limit>(image, header.limits);
+        for index in 0..header.limit_count {
+            let limit = *limits.add(index);
+            let value = libc::rlimit { rlim_cur: limit.soft, rlim_max: limit.hard };
+            check(gate, Step::Limits, libc::setrlimit(limit.resource as _, &raw const value));
+        }
+        if header.oom_score_adj != 0 {
+            let score = at::<libc::c_char>(image, header.oom_score_adj);
+            check(gate, Step::OomScore, write_file(c"/proc/self/oom_score_adj".as_ptr(), score));
+        }
+        // Groups before the user: afterwards there is no right to change them.
+        if header.groups != 0 {
+            let groups = at::<u64>(image, header.groups);
+            set_groups(gate, groups, header.group_count);
+        }
+        if let Some(gid) = header.gid {
+            check(gate, Step::Group, libc::setresgid(gid, gid, gid));
+        }
+        if let Some(uid) = header.uid {
+            check(gate, Step::User, libc::setresuid(uid, uid, uid));
+        }
+        // As the new user: it must be able to go there.
+        if header.directory != 0 {
+            check(gate, Step::Directory, libc::chdir(at(image, header.directory)));
+        }
+    }
+}
+
+/// More supplementary groups than any account has.
+const MAX_GROUPS: usize = 256;
+
+unsafe fn set_groups(gate: RawFd, groups: *const u64, count: usize) {
+    let mut list: [libc::gid_t; MAX_GROUPS] = [0; MAX_GROUPS];
+    let count = count.min(MAX_GROUPS);
+    // SAFETY: `groups` holds `count` words of the image.
+    unsafe {
+        for (index, place) in list.iter_mut().enumerate().take(count) {
+            *place = *groups.add(index) as _;
+        }
+        check(gate, Step::Groups, libc::setgroups(count, list.as_ptr()));
+    }
+}
+
+/// Tries each path, as the shell would: the search goes on where there is nothing to execute, and a
+/// file that may not be executed is what is reported if nothing better is found.
+unsafe fn execute(gate: RawFd, image: *const Header, header: &Header) -> ! {
+    // SAFETY: the arrays in the image end with a null.
+    unsafe {
+        let arguments = resolve(image, header.arguments);
+        let environment = resolve(image, header.environment);
+        let programs = resolve(image, header.programs);
+        let mut errno = libc::ENOENT;
+        for index in 0.. {
+            let program = *programs.add(index);
+            if program.is_null() {
+                break;
+            }
+            libc::execve(program, arguments, environment);
+            match *libc::__errno_location() {
+                libc::ENOENT | libc::ENOTDIR => {}
+                libc::EACCES => errno = libc::EACCES,
+                other => fail_with(gate, Step::Execute, other),
+            }
+        }
+        fail_with(gate, Step::Execute, errno)
+    }
+}
+
+/// Turns an array of offsets into one of pointers, in place.
+unsafe fn resolve(image: *const Header, offset: usize) -> *const *const libc::c_char {
+    // SAFETY: the array ends with a zero, and the mapping is private and writable.
+    unsafe {
+        let array = at::<usize>(image, offset).cast_mut();
+        let mut index = 0;
+        while *array.add(index) != 0 {
+            *array.add(index) += image as usize;
+            index += 1;
+        }
+        array.cast()
+    }
+}
+
+unsafe fn at<T>(image: *const Header, offset: usize) -> *const T {
+    // SAFETY: the caller's offset lies within the image.
+    unsafe { image.cast::<u8>().add(offset).cast() }
+}
+
+/// The kernel kills this process when its parent ends. If the parent has ended already, nobody will.
+unsafe fn die_with(guardian: libc::pid_t) {
+    // SAFETY: integers only.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        if libc::getppid() != guardian {
+            libc::_exit(0);
+        }
+    }
+}
+
+unsafe fn reset_signals() {
+    // SAFETY: the structures are locals, and the defaults are always allowed.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = libc::SIG_DFL;
+        for signal in 1..=libc::SIGRTMAX() {
+            libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+    }
+}
+
+/// See `snakepit_core::lineage`. A hard limit below the mark leaves the child unmarked.
+unsafe fn mark(lineage: u64) {
+    // SAFETY: the structure is a local.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_LOCKS, &raw mut limit) == 0 {
+            limit.rlim_cur = lineage;
+            libc::setrlimit(libc::RLIMIT_LOCKS, &raw const limit);
+        }
+    }
+}
+
+/// Kernels before 5.9 lack the call; then the close-on-exec flag, which every descriptor of the
+/// guardian has, does it at `execve`.
+unsafe fn close_range(first: libc::c_uint, last: libc::c_uint) {
+    if first <= last {
+        // SAFETY: integers only.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    }
+}
+
+unsafe fn write_file(path: *const libc::c_char, text: *const libc::c_char) -> libc::c_int {
+    // SAFETY: both are texts that end with a NUL.
+    unsafe {
+        let fd = libc::open(path, libc::O_WRONLY | libc::O_CLOEXEC);
+        if fd < 0 {
+            return -1;
+        }
+        let written = libc::write(fd, text.cast(), libc::strlen(text));
+        let errno = *libc::__errno_location();
+        libc::close(fd);
+        *libc::__errno_location() = errno;
+        if written < 0 { -1 } else { 0 }
+    }
+}
+
+unsafe fn check(gate: RawFd, step: Step, result: libc::c_int) {
+    if result < 0 {
+        // SAFETY: never returns.
+        unsafe { fail(gate, step) }
+    }
+}
+
+unsafe fn fail(gate: RawFd, step: Step) -> ! {
+    // SAFETY: errno is this thread's own.
+    unsafe { fail_with(gate, step, *libc::__errno_location()) }
+}
+
+/// Tells the guardian what failed, and ends.
+unsafe fn fail_with(gate: RawFd, step: Step, errno: libc::c_int) -> ! {
+    let report = [step as i32, errno];
+    // SAFETY: writes a local. Should it fail, the guardian sees an exit status of 127.
+    unsafe {
+        libc::write(gate, report.as_ptr().cast(), size_of_val(&report));
+        libc::_exit(127)
+    }
+}

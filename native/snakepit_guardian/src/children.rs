@@ -1,0 +1,204 @@
+//! The children that the guardian forked, from the gate to the reaping.
+
+use std::collections::HashMap;
+use std::io::IoSlice;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, recv, sendmsg,
+    socketpair,
+};
+use snakepit_core::Pid;
+use snakepit_core::lineage::Lineage;
+use snakepit_core::run_id::RunId;
+use snakepit_core::wire::Step;
+
+use crate::child::{self, Birth};
+use crate::setup::Changes;
+use crate::tail::Tail;
+
+/// A child of the guardian's own making.
+pub struct Child {
+    pub pid: Pid,
+    pub state: State,
+    /// Our end of the gate, until the program runs.
+    pub gate: Option<OwnedFd>,
+    pub tail: Option<Tail>,
+    pub worker_id: Box<str>,
+    /// When its grace period ends, once it has been asked to stop.
+    pub kill_at: Option<Instant>,
+    /// How many times it has been killed.
+    pub kills: u32,
+}
+
+/// How far a child is.
+pub enum State {
+    /// Waits at the gate; nobody has asked for it yet.
+    Ready,
+    /// Waits at the gate; this is what it will run.
+    Assigned(Luggage),
+    /// The gate is open; whether the program runs is not known yet.
+    Released,
+    /// The program runs.
+    Running,
+    /// Ended before it ran anything, or told to: the gate is closed.
+    Discarded,
+}
+
+/// What goes through the gate: the image, its length, and the descriptors that the child keeps.
+pub struct Luggage {
+    pub image: OwnedFd,
+    pub length: usize,
+    pub streams: Vec<OwnedFd>,
+}
+
+/// What a released child said through its gate.
+pub enum Verdict {
+    /// Nothing yet.
+    Pending,
+    /// The gate closed: the program runs, or the child was killed on its way to it.
+    Executed,
+    /// It could not.
+    Failed(Step, i32),
+}
+
+impl Child {
+    /// Forks a child that waits at its gate.
+    pub fn fork(run_id: RunId, id: u64, changes: Changes) -> Result<Self, Errno> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+        fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        let birth = Birth {
+            gate: theirs.as_raw_fd(),
+            guardian: Pid::current().as_raw(),
+            lineage: Lineage::new(run_id, id).to_limit(),
+            descriptors: changes.descriptors,
+            nice: changes.nice,
+            oom_score: changes.oom_score,
+        };
+        // SAFETY: this process has one thread, and the child calls nothing but `child::live`.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // SAFETY: just forked, single-threaded.
+            unsafe { child::live(birth) }
+        }
+        let pid = Pid::new(Errno::result(pid)?.into()).ok_or(Errno::EINVAL)?;
+        Ok(Self {
+            pid,
+            state: State::Ready,
+            gate: Some(ours),
+            tail: None,
+            worker_id: Box::default(),
+            kill_at: None,
+            kills: 0,
+        })
+    }
+
+    /// Opens the gate. The luggage is the child's from here on.
+    pub fn release(&mut self) -> Result<(), Errno> {
+        let State::Assigned(luggage) = std::mem::replace(&mut self.state, State::Released) else {
+            return Err(Errno::EINVAL);
+        };
+        let gate = self.gate.as_ref().ok_or(Errno::EPIPE)?;
+        let mut fds: Vec<RawFd> = vec![luggage.image.as_raw_fd()];
+        fds.extend(luggage.streams.iter().map(AsRawFd::as_raw_fd));
+        let length = luggage.length.to_ne_bytes();
+        sendmsg::<UnixAddr>(
+            gate.as_raw_fd(),
+            &[IoSlice::new(&length)],
+            &[ControlMessage::ScmRights(&fds)],
+            MsgFlags::MSG_NOSIGNAL,
+            None,
+        )
+        .map(drop)
+    }
+
+    /// Whether the released child executed its program.
+    pub fn verdict(&self) -> Verdict {
+        let Some(gate) = &self.gate else { return Verdict::Executed };
+        let mut report = [0; 8];
+        match recv(gate.as_raw_fd(), &mut report, MsgFlags::MSG_DONTWAIT) {
+            Err(Errno::EAGAIN | Errno::EINTR) => Verdict::Pending,
+            Ok(8) => {
+                let (step, errno) = (word(&report[..4]), word(&report[4..]));
+                let step = usize::try_from(step).ok().and_then(|step| Step::ALL.get(step).copied());
+                Verdict::Failed(step.unwrap_or(Step::Execute), errno)
+            }
+            _ => Verdict::Executed,
+        }
+    }
+
+    /// Closes the gate: whoever waits there ends without having run anything.
+    pub fn discard(&mut self) {
+        self.state = State::Discarded;
+        self.gate = None;
+    }
+
+    /// Whether it may have executed its program.
+    pub fn is_out(&self) -> bool {
+        matches!(self.state, State::Released | State::Running)
+    }
+}
+
+fn word(bytes: &[u8]) -> i32 {
+    bytes.try_into().map_or(0, i32::from_ne_bytes)
+}
+
+/// All children, by the number that the BEAM knows them by and by pid.
+#[derive(Default)]
+pub struct Children {
+    by_id: HashMap<u64, Child>,
+    by_pid: HashMap<i32, u64>,
+    last_id: u64,
+}
+
+impl Children {
+    pub fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    pub fn insert(&mut self, id: u64, child: Child) {
+        self.by_pid.insert(child.pid.as_raw(), id);
+        self.by_id.insert(id, child);
+    }
+
+    pub fn get(&self, id: u64) -> Option<&Child> {
+        self.by_id.get(&id)
+    }
+
+    pub fn get_mut(&mut self, id: u64) -> Option<&mut Child> {
+        self.by_id.get_mut(&id)
+    }
+
+    pub fn id_of(&self, pid: i32) -> Option<u64> {
+        self.by_pid.get(&pid).copied()
+    }
+
+    pub fn remove(&mut self, id: u64) -> Option<Child> {
+        let child = self.by_id.remove(&id)?;
+        self.by_pid.remove(&child.pid.as_raw());
+        Some(child)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &Child)> {
+        self.by_id.iter().map(|(id, child)| (*id, child))
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Child)> {
+        self.by_id.iter_mut().map(|(id, child)| (*id, child))
+    }
+
+    /// How many may have executed their program.
+    pub fn out(&self) -> usize {
+        self.by_id.values().filter(|child| child.is_out()).count()
+    }
+
+    /// How many wait at the gate for someone to ask for them.
+    pub fn ready(&self) -> usize {
+        self.by_id.values().filter(|child| matches!(child.state, State::Ready)).count()
+    }
+}

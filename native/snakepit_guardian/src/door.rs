@@ -1,0 +1,129 @@
+//! Where the BEAM connects for piped stdio and lifelines.
+//!
+//! A listening socket in a directory that only this user may enter. A visitor shows a token that the
+//! BEAM has made up, and must be the BEAM by the kernel's word. The connection is then handed to the
+//! child that was spawned with that token.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::sys::socket::{getsockopt, sockopt};
+use nix::unistd::read;
+
+/// Bytes of a token.
+pub const TOKEN: usize = 16;
+/// Visitors that have not shown a token yet, at the most.
+const MAX_STRANGERS: usize = 64;
+
+pub struct Door {
+    pub listener: UnixListener,
+    path: PathBuf,
+    beam: libc::pid_t,
+    strangers: HashMap<u64, UnixStream>,
+    visitors: HashMap<[u8; TOKEN], UnixStream>,
+    next: u64,
+}
+
+impl Door {
+    /// Opens the door in a new directory below the system's temporary one, where the path is short
+    /// enough for a socket address.
+    pub fn open(beam: libc::pid_t) -> Result<Self, Errno> {
+        let template = std::env::temp_dir().join("snakepit-XXXXXX");
+        let directory = make_directory(&template)
+            .or_else(|_| make_directory(Path::new("/tmp/snakepit-XXXXXX")))?;
+        let path = directory.join("door");
+        let listener = UnixListener::bind(&path).map_err(|error| errno(&error))?;
+        listener.set_nonblocking(true).map_err(|error| errno(&error))?;
+        Ok(Self {
+            listener,
+            path,
+            beam,
+            strangers: HashMap::new(),
+            visitors: HashMap::new(),
+            next: 0,
+        })
+    }
+
+    pub fn path(&self) -> &[u8] {
+        self.path.as_os_str().as_bytes()
+    }
+
+    /// Lets visitors in until one is the BEAM; `None` when nobody waits. Gives its number.
+    pub fn accept(&mut self) -> Option<u64> {
+        loop {
+            let (stream, _) = self.listener.accept().ok()?;
+            let peer = getsockopt(&stream, sockopt::PeerCredentials).ok().map(|peer| peer.pid());
+            let welcome = peer == Some(self.beam) && self.strangers.len() < MAX_STRANGERS;
+            if welcome && stream.set_nonblocking(true).is_ok() {
+                self.next += 1;
+                self.strangers.insert(self.next, stream);
+                return Some(self.next);
+            }
+        }
+    }
+
+    /// A visitor that has not shown a token yet.
+    pub fn stranger(&self, number: u64) -> Option<BorrowedFd<'_>> {
+        self.strangers.get(&number).map(AsFd::as_fd)
+    }
+
+    /// Reads a visitor's token. Gives the visitor if it has not shown one yet.
+    pub fn hear(&mut self, number: u64) -> Option<BorrowedFd<'_>> {
+        let mut token = [0; TOKEN];
+        match read(self.strangers.get(&number)?, &mut token) {
+            Err(Errno::EAGAIN | Errno::EINTR) => return self.stranger(number),
+            Ok(TOKEN) => {
+                let stream = self.strangers.remove(&number)?;
+                self.visitors.insert(token, stream);
+            }
+            // A token comes in one piece: it is far smaller than a socket's buffer.
+            _ => drop(self.strangers.remove(&number)),
+        }
+        None
+    }
+
+    /// The connection that was opened with this token, for the child to own.
+    pub fn take(&mut self, token: &[u8]) -> Option<OwnedFd> {
+        let token: [u8; TOKEN] = token.try_into().ok()?;
+        let stream = self.visitors.remove(&token)?;
+        // The child expects a descriptor that waits.
+        stream.set_nonblocking(false).ok()?;
+        Some(stream.into())
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+        if let Some(directory) = self.path.parent() {
+            let _ = fs::remove_dir(directory);
+        }
+    }
+}
+
+/// `mkdtemp(3)`: a new directory with mode 0700.
+fn make_directory(template: &Path) -> Result<PathBuf, Errno> {
+    let template = CString::new(template.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
+    // A socket's address has room for 108 bytes.
+    if template.as_bytes().len() > 90 {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    let mut template = template.into_bytes_with_nul();
+    // SAFETY: the buffer ends with a NUL and is changed in place, its length kept.
+    let made = unsafe { libc::mkdtemp(template.as_mut_ptr().cast()) };
+    if made.is_null() {
+        return Err(Errno::last());
+    }
+    template.pop();
+    Ok(PathBuf::from(std::ffi::OsString::from_vec(template)))
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}

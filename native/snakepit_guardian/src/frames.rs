@@ -1,0 +1,92 @@
+//! Frames to and from the BEAM's port: four bytes of length, then the message.
+//!
+//! Neither direction ever blocks. What the BEAM does not take at once waits here, so a BEAM that is
+//! stopped or busy does not keep the guardian from reaping.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use nix::unistd::{read, write};
+use snakepit_core::wire::{self, Event, MAX_FRAME, Request};
+
+/// How much is read at a time, and how much memory is kept for the next time.
+const CHUNK: usize = 16_384;
+
+/// The guardian's side of the port.
+pub struct Frames {
+    pub input: OwnedFd,
+    pub output: OwnedFd,
+    incoming: Vec<u8>,
+    outgoing: VecDeque<u8>,
+}
+
+/// What reading gave.
+pub enum Incoming {
+    /// These, in order; more may follow.
+    Requests(Vec<Request>),
+    /// The BEAM has closed its end.
+    Closed,
+    /// Something that is no frame. What follows it cannot be understood either.
+    Garbage(&'static str),
+}
+
+impl Frames {
+    pub fn new(input: OwnedFd, output: OwnedFd) -> Self {
+        Self { input, output, incoming: Vec::new(), outgoing: VecDeque::new() }
+    }
+
+    /// Takes what is there, up to one large read.
+    pub fn receive(&mut self) -> Incoming {
+        let mut chunk = [0; CHUNK];
+        match read(&self.input, &mut chunk) {
+            Ok(0) => return Incoming::Closed,
+            Ok(count) => self.incoming.extend_from_slice(&chunk[..count]),
+            Err(Errno::EAGAIN | Errno::EINTR) => return Incoming::Requests(Vec::new()),
+            Err(_) => return Incoming::Closed,
+        }
+        let mut requests = Vec::new();
+        let mut start = 0;
+        while let Some((length, rest)) = self.incoming[start..].split_first_chunk::<4>() {
+            let length = u32::from_be_bytes(*length) as usize;
+            if length > MAX_FRAME {
+                return Incoming::Garbage("a frame is longer than any message");
+            }
+            let Some(frame) = rest.get(..length) else { break };
+            match wire::decode(frame) {
+                Some(request) => requests.push(request),
+                None => return Incoming::Garbage("a frame is not a message"),
+            }
+            start += 4 + length;
+        }
+        self.incoming.drain(..start);
+        if self.incoming.is_empty() {
+            // Whatever a large frame needed is given back.
+            self.incoming.shrink_to(CHUNK);
+        }
+        Incoming::Requests(requests)
+    }
+
+    pub fn send(&mut self, event: &Event) {
+        let message = wire::encode(event);
+        let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+        self.outgoing.extend(length.to_be_bytes());
+        self.outgoing.extend(message);
+    }
+
+    /// Writes what the BEAM takes. True if something is left.
+    pub fn flush(&mut self) -> bool {
+        while !self.outgoing.is_empty() {
+            let (front, _) = self.outgoing.as_slices();
+            match write(&self.output, front) {
+                Ok(count) => drop(self.outgoing.drain(..count)),
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return true,
+                // The BEAM is gone; its end of input says so too.
+                Err(_) => self.outgoing.clear(),
+            }
+        }
+        self.outgoing.shrink_to(CHUNK);
+        false
+    }
+}

@@ -1,0 +1,177 @@
+//! What a child is to do, laid out so that it needs no memory of its own to read it.
+//!
+//! The guardian writes the image into a memory file; the child maps it privately, turns offsets into
+//! pointers in place, and hands those to the kernel. A child that was forked long ago thus learns
+//! what to run without parsing and without allocating.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use snakepit_core::wire::Spawn;
+
+/// Where programs are looked for when the environment has no `PATH`.
+const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
+
+/// At the start of the image. Offsets count from there; 0 is "none".
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Header {
+    /// Pointers to the arguments, with a null at the end.
+    pub arguments: usize,
+    /// Pointers to the environment, with a null at the end.
+    pub environment: usize,
+    /// Pointers to the paths to try in turn, with a null at the end.
+    pub programs: usize,
+    /// Text.
+    pub directory: usize,
+    /// Text for `/proc/self/oom_score_adj`.
+    pub oom_score_adj: usize,
+    /// `gid_t` values.
+    pub groups: usize,
+    pub group_count: usize,
+    /// Triples of resource, soft and hard limit.
+    pub limits: usize,
+    pub limit_count: usize,
+    pub umask: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub nice: Option<i32>,
+    pub has_lifeline: bool,
+}
+
+/// A resource limit, as the child sets it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    pub resource: u64,
+    pub soft: u64,
+    pub hard: u64,
+}
+
+/// The environment of a child: the guardian's own or nothing, less what is unset, plus what is set.
+pub fn environment(spawn: &Spawn) -> Vec<Vec<u8>> {
+    let name_of = |pair: &[u8]| pair.split(|byte| *byte == b'=').next().unwrap_or(pair).to_vec();
+    let changed: std::collections::HashSet<Vec<u8>> = (spawn.set.iter())
+        .map(|pair| name_of(pair))
+        .chain(spawn.unset.iter().map(|name| name.to_vec()))
+        .collect();
+    let mut pairs: Vec<Vec<u8>> = Vec::with_capacity(64);
+    if spawn.inherit {
+        use std::os::unix::ffi::OsStringExt;
+        for (name, value) in std::env::vars_os() {
+            let name = name.into_vec();
+            if !changed.contains(&name) {
+                pairs.push([name, value.into_vec()].join(&b'='));
+            }
+        }
+    }
+    pairs.extend(spawn.set.iter().map(|pair| pair.to_vec()));
+    pairs
+}
+
+/// The paths that `execve` is tried with: the program itself if it has a slash, otherwise each
+/// directory of the child's own `PATH`, an empty one being the working directory, as in a shell.
+pub fn programs(program: &[u8], environment: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    if program.contains(&b'/') {
+        return vec![program.to_vec()];
+    }
+    let path = environment.iter().find_map(|pair| pair.strip_prefix(b"PATH="));
+    path.unwrap_or(DEFAULT_PATH)
+        .split(|byte| *byte == b':')
+        .map(|directory| if directory.is_empty() { b"." } else { directory })
+        .map(|directory| [directory, program].join(&b'/'))
+        .collect()
+}
+
+/// Writes the image of `spawn` into a memory file and gives its length.
+///
+/// # Errors
+///
+/// `EINVAL` for an empty command or a NUL byte in an argument; what the kernel says otherwise.
+pub fn build(spawn: &Spawn) -> Result<(OwnedFd, usize), Errno> {
+    let program = spawn.arguments.first().filter(|program| !program.is_empty());
+    let environment = environment(spawn);
+    let programs = programs(program.ok_or(Errno::EINVAL)?, &environment);
+    let mut layout = Layout::default();
+    let mut header = Header {
+        arguments: layout.pointers(spawn.arguments.iter().map(|item| item.as_slice()))?,
+        environment: layout.pointers(environment.iter().map(Vec::as_slice))?,
+        programs: layout.pointers(programs.iter().map(Vec::as_slice))?,
+        umask: spawn.umask,
+        uid: spawn.uid,
+        gid: spawn.gid,
+        nice: spawn.nice,
+        has_lifeline: spawn.lifeline.is_some(),
+        ..Header::default()
+    };
+    if let Some(directory) = &spawn.directory {
+        header.directory = layout.text(directory)?;
+    }
+    if let Some(score) = spawn.oom_score_adj {
+        header.oom_score_adj = layout.text(score.to_string().as_bytes())?;
+    }
+    if let Some(groups) = &spawn.groups {
+        header.groups = layout.words(groups.iter().map(|gid| u64::from(*gid)));
+        header.group_count = groups.len();
+    }
+    let limits =
+        spawn.limits.iter().flat_map(|(resource, soft, hard)| [u64::from(*resource), *soft, *hard]);
+    header.limits = layout.words(limits);
+    header.limit_count = spawn.limits.len();
+    layout.write(&header)
+}
+
+/// The bytes behind the header.
+#[derive(Default)]
+struct Layout {
+    bytes: Vec<u8>,
+}
+
+const HEADER: usize = size_of::<Header>().next_multiple_of(8);
+
+impl Layout {
+    fn offset(&self) -> usize {
+        HEADER + self.bytes.len()
+    }
+
+    fn text(&mut self, text: &[u8]) -> Result<usize, Errno> {
+        let text = CString::new(text).map_err(|_| Errno::EINVAL)?;
+        let offset = self.offset();
+        self.bytes.extend_from_slice(text.as_bytes_with_nul());
+        Ok(offset)
+    }
+
+    fn words(&mut self, words: impl Iterator<Item = u64>) -> usize {
+        self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
+        let offset = self.offset();
+        words.for_each(|word| self.bytes.extend_from_slice(&word.to_ne_bytes()));
+        offset
+    }
+
+    fn pointers<'a>(&mut self, items: impl Iterator<Item = &'a [u8]>) -> Result<usize, Errno> {
+        let offsets: Vec<u64> = items
+            .map(|item| self.text(item).map(|offset| offset as u64))
+            .collect::<Result<_, _>>()?;
+        Ok(self.words(offsets.into_iter().chain([0])))
+    }
+
+    fn write(self, header: &Header) -> Result<(OwnedFd, usize), Errno> {
+        let fd = memfd_create(c"snakepit", MFdFlags::MFD_CLOEXEC)?;
+        // SAFETY: `Header` is plain data; its padding is written too, and is zero or stale bytes of
+        // this very process.
+        let head = unsafe {
+            std::slice::from_raw_parts(std::ptr::from_ref(header).cast::<u8>(), size_of::<Header>())
+        };
+        let mut whole = head.to_vec();
+        whole.resize(HEADER, 0);
+        whole.extend_from_slice(&self.bytes);
+        let mut file = File::from(fd);
+        file.write_all(&whole)
+            .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
+        Ok((file.into(), whole.len()))
+    }
+}

@@ -1,0 +1,66 @@
+//! What the guardian has to say: to the BEAM's logger while there is one, to a file afterwards.
+
+use std::cell::RefCell;
+use std::fmt::{self, Write};
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata, Subscriber, span};
+
+/// More than this many lines that nobody has taken are not kept.
+const MAX_LINES: usize = 1000;
+
+thread_local! {
+    static LINES: RefCell<Vec<(Level, String)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Lines since the last call.
+pub fn take() -> Vec<(Level, String)> {
+    LINES.with_borrow_mut(std::mem::take)
+}
+
+/// From here on `tracing`'s events are kept for [`take`].
+pub fn start() {
+    // Fails only if there is a subscriber already, and then that one is it.
+    let _ = tracing::subscriber::set_global_default(Keeper);
+}
+
+struct Keeper;
+
+impl Subscriber for Keeper {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::DEBUG
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        LINES.with_borrow_mut(|lines| {
+            if lines.len() < MAX_LINES {
+                lines.push((*event.metadata().level(), line.0));
+            }
+        });
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// The message first, then `name=value` for each field.
+#[derive(Default)]
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let _ = if field.name() == "message" {
+            write!(self.0, "{value:?}")
+        } else {
+            write!(self.0, " {}={value:?}", field.name())
+        };
+    }
+}

@@ -1,0 +1,94 @@
+//! What the guardian makes of itself before it does anything else.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{
+    SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction, sigprocmask,
+};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+/// Where `open_port` with `:nouse_stdio` puts the two directions. Standard input, output and error
+/// are the BEAM's own, for children that inherit them.
+const INPUT: i32 = 3;
+const OUTPUT: i32 = 4;
+
+/// What children are given back of what the guardian changed for itself.
+#[derive(Clone, Copy)]
+pub struct Changes {
+    /// The limit of descriptors, before it was raised.
+    pub descriptors: libc::rlimit,
+    /// The priority.
+    pub nice: i32,
+    /// The OOM score, if the guardian could change its own.
+    pub oom_score: Option<&'static CStr>,
+}
+
+/// Takes the port's descriptors, after all others that were inherited have been closed.
+pub fn port() -> Result<(OwnedFd, OwnedFd), Errno> {
+    // SAFETY: nothing else is open yet, so nobody owns these numbers.
+    unsafe { libc::syscall(libc::SYS_close_range, 5, libc::c_uint::MAX, 0) };
+    // SAFETY: the port's own descriptors, owned by nobody else here. If they are not open, the first
+    // use says so.
+    let (input, output) = unsafe { (OwnedFd::from_raw_fd(INPUT), OwnedFd::from_raw_fd(OUTPUT)) };
+    for fd in [&input, &output] {
+        fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+        let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
+        fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+    }
+    Ok((input, output))
+}
+
+/// Every disposition as at boot, whatever the BEAM had; then only SIGCHLD and SIGTERM are heard, and
+/// those through a descriptor. Terminals and service managers address everyone: SIGINT, SIGHUP and,
+/// while the BEAM lives, SIGTERM are not for the guardian.
+pub fn signals() -> Result<SignalFd, Errno> {
+    let ignored =
+        [Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGPIPE, Signal::SIGTSTP];
+    for signal in Signal::iterator() {
+        let handler =
+            if ignored.contains(&signal) { SigHandler::SigIgn } else { SigHandler::SigDfl };
+        if !matches!(signal, Signal::SIGKILL | Signal::SIGSTOP) {
+            let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
+            // SAFETY: no handler is a function of ours.
+            unsafe { sigaction(signal, &action) }?;
+        }
+    }
+    let mut heard = SigSet::empty();
+    heard.add(Signal::SIGCHLD);
+    heard.add(Signal::SIGTERM);
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&heard), None)?;
+    SignalFd::with_flags(&heard, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+}
+
+/// Whoever below loses its parent becomes a child of the guardian.
+pub fn subreaper() -> Result<(), Errno> {
+    // SAFETY: integers only.
+    Errno::result(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)
+}
+
+/// Raises what helps the guardian to last, where it may.
+pub fn endure() -> Changes {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
+    let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    // A fork bomb takes its share of the processor from everyone else, this one not.
+    // SAFETY: integers only.
+    let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    // SAFETY: integers only.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+    // Where sessions share the processor as groups, a bomb whose members each have a session of their
+    // own gets most of it, whatever their priorities; this raises that of the guardian's session.
+    let _ = std::fs::write("/proc/self/autogroup", "-20");
+    let file = "/proc/self/oom_score_adj";
+    let before = std::fs::read_to_string(file).ok().and_then(|text| CString::new(text.trim()).ok());
+    let oom_score = before.filter(|_| std::fs::write(file, "-1000").is_ok());
+    Changes {
+        descriptors: libc::rlimit { rlim_cur: soft, rlim_max: hard },
+        nice,
+        // Leaked on purpose: children read it for as long as the guardian lives.
+        oom_score: oom_score.map(|score| &*Box::leak(score.into_boxed_c_str())),
+    }
+}

@@ -1,0 +1,246 @@
+//! What the BEAM and the guardian say to each other, as Elixir sees it.
+
+use nix::errno::Errno;
+use rustler::{Atom, Encoder, Env, NifMap, NifTaggedEnum, NifUnitEnum, Term};
+use serde_bytes::ByteBuf;
+use snakepit_core::Signal;
+use snakepit_core::wire::{Event, Exit, Hello, Request, Scope, Spawn, Stdio, Step, VERSION};
+
+use crate::terms::{Bytes, Items, SignalTerm, errno_atom, map};
+
+mod atoms {
+    rustler::atoms! {
+        welcome, refused, ready, fork_failed, started, failed, exited, tree_gone, all_gone, tail,
+        info, log, status, signal, core, user_us, system_us, max_rss_kb, children, ahead, adopted,
+        fork, stdio, descriptors, nice, rlimits, oom_score_adj, groups, group, user, cd, execve,
+        error, warn, debug,
+    }
+}
+
+/// `{:spawn, %{...}}`, `{:release, id}`, `:info` and so on.
+#[derive(NifTaggedEnum)]
+pub enum RequestTerm {
+    Hello(HelloTerm),
+    Fork(u32),
+    Spawn(SpawnTerm),
+    Release(u64),
+    Stop(u64, SignalTerm, u64),
+    Signal(u64, SignalTerm, ScopeTerm),
+    StopAll(u64),
+    Tail(u64),
+    Info,
+}
+
+#[derive(NifMap)]
+pub struct HelloTerm {
+    beam_pid: i64,
+    run_id: String,
+    run_directory: Bytes,
+    grace_ms: u64,
+    tail_bytes: u64,
+    ahead: u32,
+}
+
+#[derive(NifMap)]
+pub struct SpawnTerm {
+    id: u64,
+    worker_id: String,
+    arguments: Items<Bytes>,
+    inherit: bool,
+    set: Items<Bytes>,
+    unset: Items<Bytes>,
+    directory: Option<Bytes>,
+    umask: Option<u32>,
+    stdio: StdioTerm,
+    lifeline: Option<Bytes>,
+    uid: Option<u32>,
+    gid: Option<u32>,
+    groups: Option<Items<u32>>,
+    nice: Option<i32>,
+    limits: Items<(u32, u64, u64)>,
+    oom_score_adj: Option<i32>,
+}
+
+#[derive(NifTaggedEnum)]
+pub enum StdioTerm {
+    Tail,
+    Null,
+    Inherit,
+    File(Bytes),
+    Pipe(Bytes),
+}
+
+#[derive(NifUnitEnum)]
+pub enum ScopeTerm {
+    Process,
+    Group,
+    Tree,
+}
+
+fn buffers(items: Items<Bytes>) -> Vec<ByteBuf> {
+    items.0.into_iter().map(buffer).collect()
+}
+
+fn buffer(bytes: Bytes) -> ByteBuf {
+    ByteBuf::from(bytes.0)
+}
+
+impl From<RequestTerm> for Request {
+    fn from(term: RequestTerm) -> Self {
+        match term {
+            RequestTerm::Hello(hello) => Self::Hello(hello.into()),
+            RequestTerm::Fork(count) => Self::Fork { count },
+            RequestTerm::Spawn(spawn) => Self::Spawn(Box::new(spawn.into())),
+            RequestTerm::Release(id) => Self::Release { id },
+            RequestTerm::Stop(id, signal, grace_ms) => {
+                Self::Stop { id, signal: signal.0.as_raw(), grace_ms }
+            }
+            RequestTerm::Signal(id, signal, scope) => {
+                let scope = match scope {
+                    ScopeTerm::Process => Scope::Process,
+                    ScopeTerm::Group => Scope::Group,
+                    ScopeTerm::Tree => Scope::Tree,
+                };
+                Self::Signal { id, signal: signal.0.as_raw(), scope }
+            }
+            RequestTerm::StopAll(grace_ms) => Self::StopAll { grace_ms },
+            RequestTerm::Tail(id) => Self::Tail { id },
+            RequestTerm::Info => Self::Info,
+        }
+    }
+}
+
+impl From<HelloTerm> for Hello {
+    fn from(term: HelloTerm) -> Self {
+        Self {
+            version: VERSION,
+            beam_pid: term.beam_pid,
+            run_id: term.run_id,
+            run_directory: buffer(term.run_directory),
+            grace_ms: term.grace_ms,
+            tail_bytes: term.tail_bytes,
+            ahead: term.ahead,
+        }
+    }
+}
+
+impl From<SpawnTerm> for Spawn {
+    fn from(term: SpawnTerm) -> Self {
+        Self {
+            id: term.id,
+            worker_id: term.worker_id,
+            arguments: buffers(term.arguments),
+            inherit: term.inherit,
+            set: buffers(term.set),
+            unset: buffers(term.unset),
+            directory: term.directory.map(buffer),
+            umask: term.umask,
+            stdio: match term.stdio {
+                StdioTerm::Tail => Stdio::Tail,
+                StdioTerm::Null => Stdio::Null,
+                StdioTerm::Inherit => Stdio::Inherit,
+                StdioTerm::File(path) => Stdio::File(buffer(path)),
+                StdioTerm::Pipe(token) => Stdio::Pipe(buffer(token)),
+            },
+            lifeline: term.lifeline.map(buffer),
+            uid: term.uid,
+            gid: term.gid,
+            groups: term.groups.map(|groups| groups.0),
+            nice: term.nice,
+            limits: term.limits.0,
+            oom_score_adj: term.oom_score_adj,
+        }
+    }
+}
+
+/// `{:ready, id, os_pid, identity}`, `{:exited, id, %{...}, tail}` and so on.
+pub struct EventTerm(pub Event);
+
+impl Encoder for EventTerm {
+    fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
+        let posix = |errno: i32| errno_atom(env, Errno::from_raw(errno));
+        match &self.0 {
+            Event::Welcome { version, pid, socket } => {
+                (atoms::welcome(), *version, *pid, bytes(socket)).encode(env)
+            }
+            Event::Refused { reason } => (atoms::refused(), reason).encode(env),
+            Event::Ready { id, pid, identity } => {
+                (atoms::ready(), *id, *pid, bytes(identity)).encode(env)
+            }
+            Event::ForkFailed { errno } => (atoms::fork_failed(), posix(*errno)).encode(env),
+            Event::Started { id } => (atoms::started(), *id).encode(env),
+            Event::Failed { id, step, errno } => {
+                (atoms::failed(), *id, step_atom(*step), posix(*errno)).encode(env)
+            }
+            Event::Exited { id, exit, tail } => {
+                (atoms::exited(), *id, exit_map(env, exit), bytes(tail)).encode(env)
+            }
+            Event::TreeGone { id, killed, survivors } => {
+                (atoms::tree_gone(), *id, *killed, survivors).encode(env)
+            }
+            Event::AllGone { stopped, killed, survivors } => {
+                (atoms::all_gone(), *stopped, *killed, survivors).encode(env)
+            }
+            Event::Tail { id, tail } => (atoms::tail(), *id, bytes(tail)).encode(env),
+            Event::Info { children, ahead, adopted } => {
+                let pairs = [
+                    (atoms::children(), children.encode(env)),
+                    (atoms::ahead(), ahead.encode(env)),
+                    (atoms::adopted(), adopted.encode(env)),
+                ];
+                (atoms::info(), map(env, &pairs)).encode(env)
+            }
+            Event::Log { level, message } => (atoms::log(), level_atom(level), message).encode(env),
+        }
+    }
+}
+
+fn bytes(buffer: &ByteBuf) -> Bytes {
+    Bytes(buffer.to_vec())
+}
+
+fn exit_map<'a>(env: Env<'a>, exit: &Exit) -> Term<'a> {
+    // By name where it has one.
+    let signal = exit.signal.map(|number| {
+        let name = Signal::from_number(number.into()).ok().and_then(Signal::name);
+        match name.map(|name| Atom::from_str(env, name)) {
+            Some(Ok(name)) => name.encode(env),
+            _ => number.encode(env),
+        }
+    });
+    let pairs = [
+        (atoms::status(), exit.status.encode(env)),
+        (atoms::signal(), signal.encode(env)),
+        (atoms::core(), exit.core.encode(env)),
+        (atoms::user_us(), exit.user_us.encode(env)),
+        (atoms::system_us(), exit.system_us.encode(env)),
+        (atoms::max_rss_kb(), exit.max_rss_kb.encode(env)),
+    ];
+    map(env, &pairs)
+}
+
+/// Named after the worker's option where it has one.
+fn step_atom(step: Step) -> Atom {
+    match step {
+        Step::Fork => atoms::fork(),
+        Step::Stdio => atoms::stdio(),
+        Step::Descriptors => atoms::descriptors(),
+        Step::Nice => atoms::nice(),
+        Step::Limits => atoms::rlimits(),
+        Step::OomScore => atoms::oom_score_adj(),
+        Step::Groups => atoms::groups(),
+        Step::Group => atoms::group(),
+        Step::User => atoms::user(),
+        Step::Directory => atoms::cd(),
+        Step::Execute => atoms::execve(),
+    }
+}
+
+fn level_atom(level: &str) -> Atom {
+    match level {
+        "error" => atoms::error(),
+        "warn" => atoms::warn(),
+        "info" => atoms::info(),
+        _ => atoms::debug(),
+    }
+}
