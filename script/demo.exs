@@ -1,69 +1,193 @@
-# Starts workers that carry a run id and two that only look like it, finds the workers among all
-# processes of this machine, ends them, and asks /proc who is left.
-
-alias Snakepit.{Native, OSProcess, ProcessKiller, RunID}
+# A second BEAM starts workers that do everything to be hard to find: children in their group,
+# children in sessions of their own, and daemons that forked twice and threw away their environment.
+# Then it gets `kill -9`, and this one watches /proc until every process is gone.
 
 defmodule Demo do
-  def start(environment, arguments) do
-    environment = for {name, value} <- environment, do: {to_charlist(name), to_charlist(value)}
-    script = "sleep 600 & echo started; wait"
-    options = [:binary, args: ["-c", script, "worker" | arguments], env: environment]
-    port = Port.open({:spawn_executable, "/bin/sh"}, options)
-    receive(do: ({^port, {:data, "started\n"}} -> :ok))
-    {:os_pid, os_pid} = Port.info(port, :os_pid)
-    os_pid
+  @workers 25
+  # How long the processes sleep is how the judge knows them: nobody else sleeps for that long.
+  @token "86400.#{System.pid()}"
+
+  def run do
+    bystanders = for _ <- 1..3, do: start_bystander()
+    {port, beam} = start_beam()
+    guardian = String.to_integer(await(port, "guardian"))
+    await(port, "started")
+    family = wait_for_family()
+
+    say("A second BEAM (#{beam}) started #{@workers} workers through its guardian (#{guardian}).")
+    say("Each has a child in its group, one in its own session, and a daemon that forked twice")
+    say("and has an empty environment: #{length(family)} processes in all.\n")
+    show_one_family(family, guardian)
+
+    say("\nkill -9 #{beam}\n")
+    begun = now()
+    {_output, 0} = System.cmd("kill", ["-KILL", Integer.to_string(beam)])
+    last = watch(family ++ [guardian], begun, begun + 20_000_000, length(family) + 1)
+
+    survivors = Enum.count(with_token(), &running?/1)
+    unharmed = Enum.count(bystanders, fn {_port, os_pid} -> running?(os_pid) end)
+    say("\nEvery process, and then the guardian itself, was gone after #{ms(last - begun)} ms.")
+    say("Bystanders with the same name still running: #{unharmed} of #{length(bystanders)}")
+    for {_port, os_pid} <- bystanders, do: System.cmd("kill", [Integer.to_string(os_pid)])
+    File.rm_rf!(data_dir())
+    say("survivors=#{survivors}")
+    if survivors > 0 or unharmed < length(bystanders), do: System.halt(1)
   end
 
-  def running?(os_pid) do
-    case File.read("/proc/#{os_pid}/stat") do
-      {:ok, line} -> not (line =~ ") Z ")
-      {:error, _gone} -> false
+  defp start_bystander do
+    sleep = System.find_executable("sleep")
+    port = Port.open({:spawn_executable, sleep}, args: ["86399"])
+    {:os_pid, os_pid} = Port.info(port, :os_pid)
+    {port, os_pid}
+  end
+
+  defp start_beam do
+    code = """
+    Application.put_env(:snakepit, :data_dir, #{inspect(data_dir())})
+    {:ok, _} = Application.ensure_all_started(:snakepit)
+    IO.puts("guardian \#{Snakepit.Guardian.os_pid()}")
+    command = Snakepit.Command.new!(cmd: ["sh", "-c", #{inspect(worker())}])
+
+    for number <- 1..#{@workers} do
+      {:ok, child} = Snakepit.Guardian.spawn(command, worker_id: "worker-\#{number}")
+      :ok = Snakepit.Guardian.release(child)
+    end
+
+    IO.puts("started all")
+    Process.sleep(:infinity)
+    """
+
+    ebin = Application.app_dir(:snakepit, "ebin")
+    options = [:binary, line: 1_000, args: ["-pa", ebin, "-e", code]]
+    port = Port.open({:spawn_executable, System.find_executable("elixir")}, options)
+    {:os_pid, os_pid} = Port.info(port, :os_pid)
+    {port, os_pid}
+  end
+
+  defp data_dir, do: Path.join(System.tmp_dir!(), "snakepit_demo_#{System.pid()}")
+
+  defp worker do
+    sleep = "sleep #{@token}"
+    "#{sleep} & setsid #{sleep} & (env -i setsid #{sleep} &) ; exec #{sleep}"
+  end
+
+  defp await(port, word) do
+    receive do
+      {^port, {:data, {:eol, line}}} ->
+        case String.split(line, " ", parts: 2) do
+          [^word, value] -> value
+          _other -> await(port, word)
+        end
+    after
+      30_000 -> raise "the second BEAM did not get ready"
     end
   end
 
-  def milliseconds(fun) do
-    {microseconds, result} = :timer.tc(fun)
-    {Float.round(microseconds / 1000, 1), result}
-  end
-end
-
-run_id = RunID.generate()
-IO.puts("This run is #{run_id}.\n")
-
-workers =
-  for number <- 1..4 do
-    {:ok, markers} = Native.marker_environment(run_id, "worker-#{number}", "demo")
-    Demo.start(markers, [])
+  defp wait_for_family do
+    case with_token() do
+      family when length(family) == 4 * @workers -> family
+      _not_yet -> wait_for_family()
+    end
   end
 
-workers = [Demo.start([], ["--run-id", run_id]) | workers]
+  defp show_one_family(family, guardian) do
+    entries = for os_pid <- family, {:ok, entry} <- [stat(os_pid)], do: entry
 
-strangers = [
-  Demo.start([{"SNAKEPIT_RUN_ID", run_id <> "x"}], []),
-  Demo.start([], ["--note=about --run-id #{run_id}"])
-]
+    leader =
+      Enum.find(
+        entries,
+        &(&1.parent == guardian and File.read("/proc/#{&1.os_pid}/environ") != {:ok, ""})
+      )
 
-IO.puts("Started 5 workers, each with a child:    #{inspect(workers)}")
-IO.puts("Started 2 strangers that look like them: #{inspect(strangers)}\n")
+    children = Enum.filter(entries, &(&1.parent == leader.os_pid))
 
-{time, {:ok, found}} = Demo.milliseconds(fn -> ProcessKiller.find_by_run_id(run_id) end)
-IO.puts("Found #{length(found)} processes of this run in #{time} ms:")
+    # The guardian's children are the workers' leaders and the daemons; those have no environment.
+    daemon =
+      Enum.find(
+        entries,
+        &(&1.parent == guardian and File.read("/proc/#{&1.os_pid}/environ") == {:ok, ""})
+      )
 
-for process <- found do
-  {:ok, command} = ProcessKiller.get_process_command(process)
-  IO.puts("  #{String.pad_leading(to_string(process.os_pid), 8)}  #{command}")
+    line(leader, guardian, "the worker")
+
+    for child <- children,
+        do:
+          line(
+            child,
+            guardian,
+            if(child.session == leader.os_pid, do: "in its group", else: "own session")
+          )
+
+    line(daemon, guardian, "a daemon: its parents are gone, the guardian adopted it")
+  end
+
+  defp line(entry, guardian, what) do
+    parent = if entry.parent == guardian, do: "guardian", else: Integer.to_string(entry.parent)
+
+    say(
+      "  pid #{pad(entry.os_pid)}  session #{pad(entry.session)}  parent #{String.pad_trailing(parent, 8)}  #{what}"
+    )
+  end
+
+  # Prints a line whenever noticeably fewer are left, and gives the time at which the last was gone.
+  defp watch(os_pids, begun, deadline, shown) do
+    left = Enum.filter(os_pids, &running?/1)
+    time = now()
+    step? = length(left) <= shown * 0.8 or left == []
+    if step?, do: bar(time - begun, length(left))
+
+    cond do
+      left == [] -> time
+      time > deadline -> deadline
+      true -> watch(left, begun, deadline, if(step?, do: length(left), else: shown))
+    end
+  end
+
+  defp bar(time, count) do
+    say(
+      "  #{String.pad_leading(ms(time), 7)} ms  #{pad(count)} left  #{String.duplicate("█", ceil(count / 2))}"
+    )
+  end
+
+  # The judge: reads /proc itself and shares nothing with what it judges.
+  defp with_token do
+    for name <- File.ls!("/proc"),
+        {os_pid, ""} <- [Integer.parse(name)],
+        {:ok, command} <- [File.read("/proc/#{os_pid}/cmdline")],
+        String.split(command, <<0>>, trim: true) == ["sleep", @token],
+        do: os_pid
+  end
+
+  defp running?(os_pid) do
+    case stat(os_pid) do
+      {:ok, %{state: state}} -> state not in ["Z", "X"]
+      :gone -> false
+    end
+  end
+
+  defp stat(os_pid) do
+    case File.read("/proc/#{os_pid}/stat") do
+      {:ok, text} ->
+        [_name, rest] = String.split(text, ") ", parts: 2)
+        [state, parent, _group, session | _] = String.split(rest, " ")
+
+        numbers = [
+          os_pid: os_pid,
+          parent: String.to_integer(parent),
+          session: String.to_integer(session)
+        ]
+
+        {:ok, Map.new([state: state] ++ numbers)}
+
+      {:error, _reason} ->
+        :gone
+    end
+  end
+
+  defp now, do: System.monotonic_time(:microsecond)
+  defp ms(microseconds), do: :erlang.float_to_binary(microseconds / 1000, decimals: 1)
+  defp pad(number), do: number |> Integer.to_string() |> String.pad_leading(6)
+  defp say(text), do: IO.puts(text)
 end
 
-{time, {:ok, ended}} = Demo.milliseconds(fn -> ProcessKiller.kill_by_run_id(run_id) end)
-IO.puts("\nEnded #{ended} processes, workers and their children, in #{time} ms.")
-
-survivors = Enum.count(found, &Demo.running?(&1.os_pid)) + Enum.count(workers, &Demo.running?/1)
-untouched = Enum.count(strangers, &Demo.running?/1)
-IO.puts("Strangers still running: #{untouched} of #{length(strangers)}")
-IO.puts("survivors=#{survivors}")
-
-for os_pid <- strangers, {:ok, stranger} <- [OSProcess.lookup(os_pid)] do
-  :ok = ProcessKiller.kill_process_group_with_escalation(stranger)
-end
-
-unless survivors == 0 and untouched == length(strangers), do: System.halt(1)
+Demo.run()

@@ -40,7 +40,7 @@ defmodule Snakepit.Guardian do
 
   require Logger
 
-  alias Snakepit.{Command, Error, Native, OSProcess, Run}
+  alias Snakepit.{Command, Error, Native, OSProcess, Run, Telemetry}
   alias Snakepit.Guardian.Child
 
   # Children kept waiting at the gate, so that the next one asked for is there already.
@@ -191,7 +191,8 @@ defmodule Snakepit.Guardian do
 
     with {:ok, {:welcome, _version, os_pid, socket}} <- first_event(port),
          {:ok, process} <- OSProcess.lookup(os_pid) do
-      Logger.metadata(snakepit_guardian: os_pid)
+      metadata = %{beam_pid: hello.beam_pid, guardian_pid: os_pid}
+      Telemetry.execute([:snakepit, :watchdog, :started], %{count: 1}, metadata)
 
       state = %{
         run: run,

@@ -30,7 +30,15 @@ defmodule Snakepit.Test.Beam do
     ebin = Application.app_dir(:snakepit, "ebin")
     elixir = System.find_executable("elixir")
     arguments = ["-pa", ebin, "-e", code]
-    port = Port.open({:spawn_executable, elixir}, [:binary, line: 1_000_000, args: arguments])
+    # A BEAM that is made to crash has nothing to say.
+    options = [
+      :binary,
+      line: 1_000_000,
+      args: arguments,
+      env: [{~c"ERL_CRASH_DUMP_SECONDS", ~c"0"}]
+    ]
+
+    port = Port.open({:spawn_executable, elixir}, options)
     {:os_pid, os_pid} = Port.info(port, :os_pid)
     beam = %__MODULE__{port: port, os_pid: os_pid, data_dir: data_dir}
     on_exit(fn -> kill(beam, "KILL") end)

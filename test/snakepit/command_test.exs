@@ -1,0 +1,93 @@
+defmodule Snakepit.CommandTest do
+  use ExUnit.Case, async: true
+
+  alias Snakepit.Command
+
+  doctest Command
+
+  defp request(opts, changes \\ []) do
+    markers = [{"SNAKEPIT_RUN_ID", "k3x9a2p"}]
+
+    {:ok, request} =
+      [cmd: ["true"]]
+      |> Keyword.merge(opts)
+      |> Command.new!()
+      |> Command.to_request(markers, changes)
+
+    request
+  end
+
+  test "says what was expected and what was given, for every option" do
+    for {opts, message} <- [
+          {[], ~r/:cmd is required/},
+          {[cmd: []], ~r/:cmd to name a program, got: \[\]/},
+          {[cmd: [""]], ~r/:cmd .* got: \[""\]/},
+          {[cmd: "ls -l"], ~r/:cmd .* got: "ls -l"/},
+          {[cmd: ["ls", 1]], ~r/:cmd to be strings, got: 1/},
+          {[cmd: ["ls", ~c"x"]], ~r/:cmd to be strings/},
+          {[cmd: ["a\0b"]], ~r/NUL/},
+          {[cmd: ["ls"], envs: []], ~r/unknown option :envs/},
+          {[cmd: ["ls"], env: [1]], ~r/:env/},
+          {[cmd: ["ls"], env: [{"A=B", "c"}]], ~r/names without =/},
+          {[cmd: ["ls"], env: [{"", "c"}]], ~r/:env/},
+          {[cmd: ["ls"], env: [{"A", "a\0"}]], ~r/NUL/},
+          {[cmd: ["ls"], env: [{"A", :b}]], ~r/:env/},
+          {[cmd: ["ls"], clear_env: 1], ~r/:clear_env to be a boolean/},
+          {[cmd: ["ls"], cd: ~c"/"], ~r/:cd to be a path/},
+          {[cmd: ["ls"], umask: 0o1000], ~r/:umask/},
+          {[cmd: ["ls"], stdio: :pipe], ~r/:stdio/},
+          {[cmd: ["ls"], stdio: {:file, 1}], ~r/:stdio/},
+          {[cmd: ["ls"], user: :root], ~r/:user to be a name or a number/},
+          {[cmd: ["ls"], group: -1], ~r/:group/},
+          {[cmd: ["ls"], groups: "x"], ~r/:groups/},
+          {[cmd: ["ls"], nice: 20], ~r/:nice/},
+          {[cmd: ["ls"], rlimits: [files: 1]], ~r/:rlimits to be names among/},
+          {[cmd: ["ls"], rlimits: [locks: 1]], ~r/:rlimits to be names among/},
+          {[cmd: ["ls"], rlimits: [nofile: -1]], ~r/:rlimits/},
+          {[cmd: ["ls"], rlimits: [nofile: {1, 2, 3}]], ~r/:rlimits/},
+          {[cmd: ["ls"], oom_score_adj: 1001], ~r/:oom_score_adj/},
+          {"ls", ~r/keyword list/}
+        ] do
+      assert_raise ArgumentError, message, fn -> Command.new!(opts) end
+    end
+  end
+
+  test "limits are pairs of soft and hard, by number" do
+    unlimited = 18_446_744_073_709_551_615
+    limits = [nofile: 10, core: {0, :infinity}, cpu: :infinity]
+
+    assert request(rlimits: limits).limits == [
+             {7, 10, 10},
+             {4, 0, unlimited},
+             {0, unlimited, unlimited}
+           ]
+  end
+
+  test "options win over the BEAM's changes, markers over all" do
+    changes = [{"A", "changed"}, {"B", "changed"}, {"GONE", nil}]
+    env = [{"B", "option"}, {"C", nil}, {"SNAKEPIT_RUN_ID", "forged"}]
+    request = request([env: env], changes)
+    assert Enum.sort(request.set) == ["A=changed", "B=option", "SNAKEPIT_RUN_ID=k3x9a2p"]
+    assert Enum.sort(request.unset) == ["C", "GONE"]
+    assert request.inherit
+
+    cleared = request([env: env, clear_env: true], changes)
+    assert Enum.sort(cleared.set) == ["B=option", "SNAKEPIT_RUN_ID=k3x9a2p"]
+    refute cleared.inherit
+  end
+
+  test "a user by name brings its groups, a number none" do
+    assert %{uid: 0, gid: 0, groups: [0 | _]} = request(user: "root")
+    assert %{uid: 12, gid: nil, groups: nil} = request(user: 12)
+    assert %{uid: 0, gid: 7, groups: [8]} = request(user: "root", group: 7, groups: [8])
+
+    for opts <- [[user: "no-such-user"], [group: "no-such-group"], [groups: ["no-such-group"]]] do
+      command = Command.new!([cmd: ["true"]] ++ opts)
+
+      assert {:error, %Snakepit.Error{reason: :enoent} = error} =
+               Command.to_request(command, [], [])
+
+      assert Exception.message(error) =~ "no-such-"
+    end
+  end
+end
