@@ -384,9 +384,9 @@ defmodule Snakepit.GuardianTest do
       opts = [user: uid, rlimits: [nproc: 200]]
       # It ends with its standard input, so that is held open by one that is not asked to end.
       child = shell("setsid sleep 600 | python3 #{fixture("fork_bomb.py")}", opts)
-      eventually(fn -> length(of_user(uid)) > 150 end)
+      eventually(fn -> length(ProcScan.of_user(uid)) > 150 end)
       assert :ok = Guardian.stop(child, timeout_ms: 50)
-      assert of_user(uid) == []
+      assert ProcScan.of_user(uid) == []
     end
   end
 
@@ -401,9 +401,10 @@ defmodule Snakepit.GuardianTest do
       server = Process.monitor(Guardian)
       tree = ProcScan.descendants(old)
 
-      stopping = Task.async(fn -> Guardian.stop(stubborn(0), timeout_ms: 60_000) end)
-
-      eventually(fn -> match?({:ok, %{children: 2}}, Guardian.info()) end)
+      stubborn = stubborn(0)
+      stopping = Task.async(fn -> Guardian.stop(stubborn, timeout_ms: 60_000) end)
+      eventually(fn -> Process.info(stopping.pid, :status) == {:status, :waiting} end)
+      {:ok, %{children: 2}} = Guardian.info()
 
       {_output, 0} = System.cmd("kill", ["-KILL", "#{old}"])
       assert {:error, %Error{reason: :guardian_down}} = Task.await(stopping)
@@ -417,12 +418,5 @@ defmodule Snakepit.GuardianTest do
       assert output(["echo", "back"]) == "back\n"
       assert ProcScan.running?(bystander)
     end
-  end
-
-  defp of_user(uid) do
-    for %{os_pid: os_pid, state: state} <- ProcScan.all(),
-        state not in ["Z", "X"],
-        {:ok, %{uid: ^uid}} <- [File.stat("/proc/#{os_pid}")],
-        do: os_pid
   end
 end

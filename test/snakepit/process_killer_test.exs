@@ -282,11 +282,11 @@ defmodule Snakepit.ProcessKillerTest do
 
       limits = ~w(--reuid #{uid} --clear-groups prlimit --nproc=200)
       Program.start("setpriv", limits ++ ["python3", fork_bomb], environment)
-      eventually(fn -> length(of_user(uid)) > 150 end)
+      eventually(fn -> length(ProcScan.of_user(uid)) > 150 end)
 
       assert {:ok, count} = ProcessKiller.kill_by_run_id(id, any_user: true, timeout_ms: 50)
       assert count > 150
-      assert of_user(uid) == []
+      assert ProcScan.of_user(uid) == []
       assert Enum.all?(bystanders, &ProcScan.running?/1)
     end
 
@@ -316,12 +316,5 @@ defmodule Snakepit.ProcessKillerTest do
     assert String.ends_with?(command, <<" -c read _ ", 255, " a b">>)
     assert {:error, %Error{reason: :esrch}} = ProcessKiller.get_process_command(4_194_304)
     assert {:error, %Error{reason: :refused}} = ProcessKiller.get_process_group_id(0)
-  end
-
-  defp of_user(uid) do
-    for %{os_pid: os_pid, state: state} <- ProcScan.all(),
-        state not in ["Z", "X"],
-        {:ok, %{uid: ^uid}} <- [File.stat("/proc/#{os_pid}")],
-        do: os_pid
   end
 end

@@ -47,6 +47,14 @@ defmodule Snakepit.Test.ProcScan do
         do: os_pid
   end
 
+  @doc "What runs as this user."
+  def of_user(uid) do
+    for %{os_pid: os_pid, state: state} <- all(),
+        state not in ["Z", "X"],
+        {:ok, %{uid: ^uid}} <- [File.stat("/proc/#{os_pid}")],
+        do: os_pid
+  end
+
   @doc """
   What runs below a process, however deep, but for the BEAM's own helpers, the guardian, and what
   waits at its gate.

@@ -1,0 +1,150 @@
+//! The codec, both directions, with anything.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use serde_bytes::ByteBuf;
+use snakepit_core::wire::{
+    Event, Exit, Hello, Request, Scope, Spawn, Stdio, Step, VERSION, decode, encode,
+};
+
+fn bytes() -> impl Strategy<Value = ByteBuf> {
+    vec(any::<u8>(), 0..40).prop_map(ByteBuf::from)
+}
+
+fn stdio() -> impl Strategy<Value = Stdio> {
+    prop_oneof![
+        Just(Stdio::Tail),
+        Just(Stdio::Null),
+        Just(Stdio::Inherit),
+        bytes().prop_map(Stdio::File),
+        bytes().prop_map(Stdio::Pipe),
+    ]
+}
+
+fn spawn() -> impl Strategy<Value = Spawn> {
+    let what = (any::<u64>(), ".*", vec(bytes(), 0..4), any::<bool>(), vec(bytes(), 0..4));
+    let place = (option::of(bytes()), option::of(any::<u32>()), stdio(), option::of(bytes()));
+    let user = (option::of(any::<u32>()), option::of(vec(any::<u32>(), 0..4)));
+    let limits = (vec(any::<(u32, u64, u64)>(), 0..3), option::of(any::<i32>()));
+    (what, place, user, limits).prop_map(|(what, place, user, limits)| Spawn {
+        id: what.0,
+        worker_id: what.1,
+        arguments: what.2,
+        inherit: what.3,
+        set: what.4.clone(),
+        unset: what.4,
+        directory: place.0,
+        umask: place.1,
+        stdio: place.2,
+        lifeline: place.3,
+        uid: user.0,
+        gid: user.0,
+        groups: user.1,
+        nice: limits.1,
+        limits: limits.0,
+        oom_score_adj: limits.1,
+    })
+}
+
+fn hello() -> impl Strategy<Value = Hello> {
+    (any::<i64>(), ".*", bytes(), any::<(u64, u64, u32)>()).prop_map(|(pid, id, path, rest)| {
+        Hello {
+            version: VERSION,
+            beam_pid: pid,
+            run_id: id,
+            run_directory: path,
+            grace_ms: rest.0,
+            tail_bytes: rest.1,
+            ahead: rest.2,
+        }
+    })
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let scope = prop_oneof![Just(Scope::Process), Just(Scope::Group), Just(Scope::Tree)];
+    prop_oneof![
+        hello().prop_map(Request::Hello),
+        any::<u32>().prop_map(|count| Request::Fork { count }),
+        spawn().prop_map(|spawn| Request::Spawn(Box::new(spawn))),
+        any::<u64>().prop_map(|id| Request::Release { id }),
+        any::<(u64, i32, u64)>().prop_map(|(id, signal, grace_ms)| Request::Stop {
+            id,
+            signal,
+            grace_ms
+        }),
+        (any::<(u64, i32)>(), scope).prop_map(|((id, signal), scope)| Request::Signal {
+            id,
+            signal,
+            scope
+        }),
+        any::<u64>().prop_map(|grace_ms| Request::StopAll { grace_ms }),
+        any::<u64>().prop_map(|id| Request::Tail { id }),
+        Just(Request::Info),
+    ]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let exit =
+        any::<(Option<i32>, Option<i32>, bool, u64)>().prop_map(|(status, signal, core, n)| Exit {
+            status,
+            signal,
+            core,
+            user_us: n,
+            system_us: n,
+            max_rss_kb: n,
+        });
+    let counts = (any::<(u64, u64)>(), vec(any::<i64>(), 0..4));
+    prop_oneof![
+        (any::<(u32, i64)>(), bytes()).prop_map(|((version, pid), socket)| Event::Welcome {
+            version,
+            pid,
+            socket
+        }),
+        ".*".prop_map(|reason| Event::Refused { reason }),
+        (any::<(u64, i64)>(), bytes()).prop_map(|((id, pid), identity)| Event::Ready {
+            id,
+            pid,
+            identity
+        }),
+        any::<i32>().prop_map(|errno| Event::ForkFailed { errno }),
+        (any::<(u64, i32)>(), 0..Step::ALL.len()).prop_map(|((id, errno), step)| Event::Failed {
+            id,
+            step: Step::ALL[step],
+            errno
+        }),
+        (any::<u64>(), exit, bytes()).prop_map(|(id, exit, tail)| Event::Exited { id, exit, tail }),
+        counts.prop_map(|((id, killed), survivors)| Event::TreeGone { id, killed, survivors }),
+        (".*", ".*").prop_map(|(level, message)| Event::Log { level, message }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_request_survives_the_trip(request in request()) {
+        prop_assert_eq!(decode::<Request>(&encode(&request)), Some(request));
+    }
+
+    #[test]
+    fn an_event_survives_the_trip(event in event()) {
+        prop_assert_eq!(decode::<Event>(&encode(&event)), Some(event));
+    }
+
+    #[test]
+    fn anything_else_is_refused_or_read_and_never_panics(bytes in vec(any::<u8>(), 0..300)) {
+        let _ = decode::<Request>(&bytes);
+        let _ = decode::<Event>(&bytes);
+    }
+
+    #[test]
+    fn a_damaged_message_is_refused_or_read_and_never_panics(
+        request in request(), place in any::<prop::sample::Index>(), flip in 1..=u8::MAX,
+    ) {
+        let mut bytes = encode(&request);
+        let place = place.index(bytes.len());
+        bytes[place] ^= flip;
+        let _ = decode::<Request>(&bytes);
+        prop_assert_eq!(decode::<Request>(&bytes[..place]), None, "a cut message is none");
+    }
+}
