@@ -36,7 +36,8 @@ defmodule Snakepit.Guardian do
   those who wait with `:guardian_down`, and ends; its supervisor starts both anew.
   """
 
-  use GenServer
+  # Longer than the grace period and the guardian's own patience with what it has killed.
+  use GenServer, shutdown: 30_000
 
   require Logger
 
@@ -170,6 +171,8 @@ defmodule Snakepit.Guardian do
 
   @impl true
   def init(opts) do
+    # So that `terminate/2` runs when the application stops.
+    Process.flag(:trap_exit, true)
     run = Keyword.fetch!(opts, :run)
     config = Keyword.fetch!(opts, :config)
     executable = Application.app_dir(:snakepit, "priv/native/snakepit_guardian")
@@ -200,6 +203,7 @@ defmodule Snakepit.Guardian do
         process: process,
         socket: socket,
         log_level: config.log_level,
+        grace_ms: config.watchdog.grace_period_ms,
         ready: :queue.new(),
         waiting: :queue.new(),
         children: %{},
@@ -298,6 +302,10 @@ defmodule Snakepit.Guardian do
     {:stop, :guardian_down, state}
   end
 
+  # The port's exit status says the same and comes first.
+  def handle_info({:EXIT, port, _reason}, %{port: port} = state), do: {:noreply, state}
+  def handle_info({:EXIT, _linked, reason}, state), do: {:stop, reason, state}
+
   def handle_info({:DOWN, monitor, :process, _owner, _reason}, state) do
     case Map.pop(state.owners, monitor) do
       {nil, _owners} ->
@@ -311,8 +319,7 @@ defmodule Snakepit.Guardian do
     end
   end
 
-  # The port closes with this process, which the guardian takes for the death of the BEAM: it ends
-  # everything and then itself. If the guardian went first, what is left is swept up here.
+  # If the guardian went first, what is left is swept up here.
   @impl true
   def terminate(:guardian_down, state) do
     for {_id, child} <- state.children, do: Child.fail(child, :guardian_down)
@@ -328,7 +335,30 @@ defmodule Snakepit.Guardian do
     sweep(state.run)
   end
 
-  def terminate(_reason, _state), do: :ok
+  # Otherwise this returns when nothing is left. The port closes with this process, which the guardian
+  # takes for the death of the BEAM, so whatever the reason, it ends everything and then itself.
+  def terminate(_reason, state) do
+    command(state.port, {:stop_all, state.grace_ms})
+    await_all_gone(state.port)
+  end
+
+  defp await_all_gone(port) do
+    receive do
+      {^port, {:exit_status, _status}} ->
+        :ok
+
+      {^port, {:data, frame}} ->
+        case Native.wire_decode(frame) do
+          {:ok, {:all_gone, _stopped, _killed, []}} -> :ok
+          {:ok, {:all_gone, _stopped, _killed, left}} -> log_survivors(left)
+          _other -> await_all_gone(port)
+        end
+    end
+  end
+
+  defp log_survivors(os_pids) do
+    Logger.error("Snakepit: processes survived the stop of the application: #{inspect(os_pids)}")
+  end
 
   defp sweep(run) do
     case Native.run_stop(run.id, true, 0, 5_000) do

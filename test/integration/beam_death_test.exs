@@ -91,6 +91,14 @@ defmodule Snakepit.BeamDeathTest do
     {_output, 0} = System.cmd("kill", ["-KILL", "#{helper}"])
   end
 
+  test "the application stops only when nothing is left" do
+    beam = Beam.start(watchdog: [grace_period_ms: 2_000])
+    token = token()
+    start_families(beam, 10, token)
+    :ok = Beam.run(beam, "Application.stop(:snakepit)")
+    assert ProcScan.with_argument(token) == []
+  end
+
   test "what ignores SIGTERM is killed after the grace period" do
     beam = Beam.start(watchdog: [grace_period_ms: 300])
     guardian = guardian_of(beam)
