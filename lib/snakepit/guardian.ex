@@ -332,6 +332,8 @@ defmodule Snakepit.Guardian do
       GenServer.reply(from, {:error, %Error{operation: operation, reason: :guardian_down}})
     end
 
+    # A new guardian opens a door of its own.
+    File.rm(state.socket)
     sweep(state.run)
   end
 

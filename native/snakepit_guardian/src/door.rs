@@ -24,6 +24,8 @@ const MAX_STRANGERS: usize = 64;
 pub struct Door {
     pub listener: UnixListener,
     path: PathBuf,
+    /// Whether the directory was made for it.
+    is_temporary: bool,
     beam: libc::pid_t,
     strangers: HashMap<u64, UnixStream>,
     visitors: HashMap<[u8; TOKEN], UnixStream>,
@@ -31,18 +33,22 @@ pub struct Door {
 }
 
 impl Door {
-    /// Opens the door in a new directory below the system's temporary one, where the path is short
-    /// enough for a socket address.
-    pub fn open(beam: libc::pid_t) -> Result<Self, Errno> {
-        let template = std::env::temp_dir().join("snakepit-XXXXXX");
-        let directory = make_directory(&template)
-            .or_else(|_| make_directory(Path::new("/tmp/snakepit-XXXXXX")))?;
-        let path = directory.join("door");
-        let listener = UnixListener::bind(&path).map_err(|error| errno(&error))?;
+    /// Opens the door in the run's own directory, or, where that path is too long for a socket's
+    /// address or its file system has no sockets, in a new one below the system's temporary one.
+    pub fn open(beam: libc::pid_t, run_directory: &Path) -> Result<Self, Errno> {
+        let own = run_directory.join("door");
+        let (listener, path, is_temporary) = if let Ok(listener) = UnixListener::bind(&own) {
+            (listener, own, false)
+        } else {
+            let directory = make_directory(&std::env::temp_dir().join("snakepit-XXXXXX"))?;
+            let path = directory.join("door");
+            (UnixListener::bind(&path).map_err(|error| errno(&error))?, path, true)
+        };
         listener.set_nonblocking(true).map_err(|error| errno(&error))?;
         Ok(Self {
             listener,
             path,
+            is_temporary,
             beam,
             strangers: HashMap::new(),
             visitors: HashMap::new(),
@@ -101,7 +107,7 @@ impl Door {
 impl Drop for Door {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
-        if let Some(directory) = self.path.parent() {
+        if let Some(directory) = self.path.parent().filter(|_| self.is_temporary) {
             let _ = fs::remove_dir(directory);
         }
     }
@@ -110,10 +116,6 @@ impl Drop for Door {
 /// `mkdtemp(3)`: a new directory with mode 0700.
 fn make_directory(template: &Path) -> Result<PathBuf, Errno> {
     let template = CString::new(template.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
-    // A socket's address has room for 108 bytes.
-    if template.as_bytes().len() > 90 {
-        return Err(Errno::ENAMETOOLONG);
-    }
     let mut template = template.into_bytes_with_nul();
     // SAFETY: the buffer ends with a NUL and is changed in place, its length kept.
     let made = unsafe { libc::mkdtemp(template.as_mut_ptr().cast()) };

@@ -1,6 +1,9 @@
 //! The event loop: what the BEAM asks, what children say, what time brings.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -74,7 +77,9 @@ impl Guardian {
             Ok(epoll) => epoll,
             Err(errno) => return Err((frames, format!("no epoll: {errno}"))),
         };
-        let door = Door::open(beam.as_raw()).inspect_err(|errno| warn!("no door: {errno}")).ok();
+        let directory = Path::new(OsStr::from_bytes(&hello.run_directory));
+        let door = Door::open(beam.as_raw(), directory);
+        let door = door.inspect_err(|errno| warn!("no door: {errno}")).ok();
         let mut guardian = Self {
             epoll,
             frames,
