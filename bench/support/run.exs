@@ -1,4 +1,6 @@
-for name <- ~w(bench herd report runner), do: Code.require_file("#{name}.ex", __DIR__)
+for name <- ~w(bench spawning bare_loop herd second_beam report runner) do
+  Code.require_file("#{name}.ex", __DIR__)
+end
 
 [caller | arguments] = System.argv()
 exit({:shutdown, Snakepit.Bench.Runner.main(arguments, caller)})

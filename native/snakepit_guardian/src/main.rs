@@ -23,29 +23,7 @@
 //! the guardian ends. If the guardian dies, gates close and the kernel kills its children.
 
 #[cfg(target_os = "linux")]
-mod assign;
-#[cfg(target_os = "linux")]
-mod child;
-#[cfg(target_os = "linux")]
-mod children;
-#[cfg(target_os = "linux")]
-mod door;
-#[cfg(target_os = "linux")]
-mod ending;
-#[cfg(target_os = "linux")]
-mod frames;
-#[cfg(target_os = "linux")]
-mod guardian;
-#[cfg(target_os = "linux")]
-mod image;
-#[cfg(target_os = "linux")]
-mod log;
-#[cfg(target_os = "linux")]
-mod setup;
-#[cfg(target_os = "linux")]
-mod tail;
-#[cfg(target_os = "linux")]
-mod trees;
+mod linux;
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
@@ -56,78 +34,4 @@ fn main() -> std::process::ExitCode {
 fn main() -> std::process::ExitCode {
     eprintln!("snakepit_guardian: this system has no guardian yet");
     std::process::ExitCode::FAILURE
-}
-
-#[cfg(target_os = "linux")]
-mod linux {
-    use std::os::fd::AsFd;
-    use std::process::ExitCode;
-
-    use nix::errno::Errno;
-    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-    use snakepit_core::wire::{Event, Request};
-
-    use crate::frames::{Frames, Incoming};
-    use crate::guardian::Guardian;
-    use crate::{log, setup};
-
-    pub fn main() -> ExitCode {
-        match start() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(errno) => {
-                eprintln!("snakepit_guardian: {errno}. It is started by Snakepit, not by hand.");
-                ExitCode::FAILURE
-            }
-        }
-    }
-
-    fn start() -> Result<(), Errno> {
-        let (input, output) = setup::port()?;
-        let signals = setup::signals()?;
-        setup::subreaper()?;
-        let changes = setup::endure();
-        log::start();
-        let mut frames = Frames::new(input, output);
-        let (greeting, early) = match greeting(&mut frames)? {
-            Some(Ok(greeting)) => greeting,
-            Some(Err(reason)) => {
-                refuse(frames, reason.into());
-                return Ok(());
-            }
-            None => return Ok(()),
-        };
-        match Guardian::greet(frames, signals, changes, greeting) {
-            Ok(guardian) => guardian.run(early),
-            Err((frames, reason)) => refuse(frames, reason),
-        }
-        Ok(())
-    }
-
-    type Greeting = (snakepit_core::wire::Hello, Vec<Request>);
-
-    /// The first frame, and those that came with it. `None` if the BEAM went away instead.
-    fn greeting(frames: &mut Frames) -> Result<Option<Result<Greeting, &'static str>>, Errno> {
-        loop {
-            let mut fds = [PollFd::new(frames.input.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut fds, PollTimeout::NONE) {
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno),
-            }
-            let mut requests = match frames.receive() {
-                Incoming::Requests(requests) => requests.into_iter(),
-                Incoming::Closed => return Ok(None),
-                Incoming::Garbage(reason) => return Ok(Some(Err(reason))),
-            };
-            match requests.next() {
-                Some(Request::Hello(hello)) => return Ok(Some(Ok((hello, requests.collect())))),
-                Some(_) => return Ok(Some(Err("the first frame is not a greeting"))),
-                None => {}
-            }
-        }
-    }
-
-    fn refuse(mut frames: Frames, reason: String) {
-        frames.send(&Event::Refused { reason });
-        frames.flush();
-    }
 }

@@ -13,7 +13,7 @@ use std::os::fd::RawFd;
 
 use snakepit_core::wire::Step;
 
-use crate::image::{Header, Limit};
+use super::image::{Header, Limit};
 
 /// Where the gate is kept while descriptors are put into place: above all of those.
 const GATE_PLACE: RawFd = 10;

@@ -12,10 +12,10 @@ use nix::unistd::pipe2;
 use snakepit_core::wire::{Spawn, Stdio, Step};
 use tracing::warn;
 
-use crate::children::{Child, Luggage, State};
-use crate::guardian::Guardian;
-use crate::image;
-use crate::tail::Tail;
+use super::children::{Child, Luggage, State};
+use super::guardian::Guardian;
+use super::image;
+use super::tail::Tail;
 
 impl Guardian {
     /// Packs what a waiting child is to run. It goes through the gate with the release.

@@ -16,9 +16,9 @@ use snakepit_core::wire::{Event, Scope};
 use snakepit_core::{Pid, Process, Signal};
 use tracing::{Level, error, info, warn};
 
-use crate::children::{Child, State};
-use crate::guardian::Guardian;
-use crate::trees::{freezes, kill};
+use super::children::{Child, State};
+use super::guardian::Guardian;
+use super::trees::{freezes, kill};
 
 /// How long the kernel may take to carry out SIGKILL before what is left counts as surviving.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
@@ -318,7 +318,7 @@ impl Guardian {
         let count = record.processes.len();
         info!(count, duration_ms = record.duration_ms, "everything is gone");
         // The log goes to the file from here on, so it is written before the ending is forgotten.
-        for (level, message) in crate::log::take() {
+        for (level, message) in super::log::take() {
             self.write_log(level, &message);
         }
     }

@@ -22,7 +22,7 @@ use snakepit_core::wire::Event;
 use snakepit_core::{Identity, Pid, Process};
 use tracing::{debug, info, warn};
 
-use crate::guardian::Guardian;
+use super::guardian::Guardian;
 
 /// How often to look for adopted processes while children run.
 pub const PERIOD: Duration = Duration::from_secs(1);

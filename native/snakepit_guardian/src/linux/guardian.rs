@@ -15,13 +15,13 @@ use snakepit_core::wire::{self, Event, Exit, Hello, Request, Step};
 use snakepit_core::{Pid, Process};
 use tracing::{debug, info, warn};
 
-use crate::children::{Child, Children, State, Verdict};
-use crate::door::Door;
-use crate::ending::Ending;
-use crate::frames::{Frames, Incoming};
-use crate::log;
-use crate::setup::Changes;
-use crate::trees::{PERIOD, Trees};
+use super::children::{Child, Children, State, Verdict};
+use super::door::Door;
+use super::ending::Ending;
+use super::frames::{Frames, Incoming};
+use super::log;
+use super::setup::Changes;
+use super::trees::{PERIOD, Trees};
 
 /// What a descriptor is to the loop. The number of a child or visitor is in the lower bits.
 const INPUT: u64 = 1 << 60;
@@ -33,6 +33,9 @@ const TAIL: u64 = 6 << 60;
 const DOOR: u64 = 7 << 60;
 const VISITOR: u64 = 8 << 60;
 const KIND: u64 = 15 << 60;
+
+/// How long nobody is asked for before children are forked ahead again.
+const QUIET: Duration = Duration::from_millis(10);
 
 pub struct Guardian {
     pub(crate) epoll: Epoll,
@@ -48,6 +51,8 @@ pub struct Guardian {
     pub(crate) ending: Option<Ending>,
     /// Children that the BEAM asked for beyond those kept ahead.
     wanted: u32,
+    /// When children are forked ahead again.
+    refill_at: Option<Instant>,
     pub(crate) done: bool,
     output_watched: bool,
 }
@@ -93,6 +98,7 @@ impl Guardian {
             door,
             ending: None,
             wanted: 0,
+            refill_at: None,
             done: false,
             output_watched: false,
         };
@@ -127,8 +133,10 @@ impl Guardian {
         }
         let mut events = [EpollEvent::empty(); 128];
         while !self.done {
-            self.fork_ahead();
             self.pass_on_log();
+            // Before forking, which takes longer than whoever waits for an answer should.
+            self.flush();
+            self.fork_ahead();
             self.flush();
             // Interrupted or not, there may be something to do.
             let count = self.epoll.wait(&mut events, self.timeout()).unwrap_or_default();
@@ -180,7 +188,10 @@ impl Guardian {
         match request {
             Request::Hello(_) => warn!("greeted twice"),
             Request::Fork { count } => self.wanted = self.wanted.saturating_add(count),
-            Request::Spawn(spawn) => self.assign(&spawn),
+            Request::Spawn(spawn) => {
+                self.refill_at = None;
+                self.assign(&spawn);
+            }
             Request::Release { id } => self.release(id),
             Request::Stop { id, signal, grace_ms } => {
                 self.stop(id, signal, Duration::from_millis(grace_ms));
@@ -210,6 +221,10 @@ impl Guardian {
             return;
         }
         let ahead = self.children.ready();
+        if self.wanted == 0 && !self.refill_is_due(ahead) {
+            return;
+        }
+        self.refill_at = None;
         let missing = (self.hello.ahead as usize).saturating_sub(ahead) + self.wanted as usize;
         // A few at a time: whoever was released meanwhile is served in between.
         for _ in 0..missing.min(16) {
@@ -217,7 +232,11 @@ impl Guardian {
             self.wanted = self.wanted.saturating_sub(1);
             let id = self.children.next_id();
             match Child::fork(self.run_id, id, self.changes) {
-                Ok(child) => self.announce(id, child),
+                Ok(child) => {
+                    self.announce(id, child);
+                    // Whoever waits for the first does not wait for the others.
+                    self.frames.flush();
+                }
                 Err(errno) => {
                     if asked {
                         self.frames.send(&Event::ForkFailed { errno: errno as i32 });
@@ -227,6 +246,21 @@ impl Guardian {
                 }
             }
         }
+    }
+
+    /// All at once and when it is quiet, or when none is left. A fork costs the guardian a copy of each
+    /// page that it writes to next, which eight forks share; and it takes processor time from a child
+    /// that is on its way to its program.
+    fn refill_is_due(&mut self, ahead: usize) -> bool {
+        if ahead >= self.hello.ahead as usize {
+            self.refill_at = None;
+            return false;
+        }
+        if ahead == 0 {
+            return self.children.released() == 0;
+        }
+        let now = Instant::now();
+        *self.refill_at.get_or_insert(now + QUIET) <= now
     }
 
     fn announce(&mut self, id: u64, child: Child) {
@@ -405,7 +439,10 @@ impl Guardian {
     }
 
     fn timeout(&self) -> EpollTimeout {
-        let next = [self.trees.next_look(), self.next_deadline()].into_iter().flatten().min();
+        let next = [self.trees.next_look(), self.next_deadline(), self.refill_at]
+            .into_iter()
+            .flatten()
+            .min();
         let Some(next) = next else {
             // Someone may be waiting for a fork that did not fit into this turn.
             return if self.wanted > 0 { EpollTimeout::ZERO } else { EpollTimeout::NONE };

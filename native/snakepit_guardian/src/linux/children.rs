@@ -16,9 +16,9 @@ use snakepit_core::lineage::Lineage;
 use snakepit_core::run_id::RunId;
 use snakepit_core::wire::Step;
 
-use crate::child::{self, Birth};
-use crate::setup::Changes;
-use crate::tail::Tail;
+use super::child::{self, Birth};
+use super::setup::Changes;
+use super::tail::Tail;
 
 /// A child of the guardian's own making.
 pub struct Child {
@@ -195,6 +195,11 @@ impl Children {
     /// How many may have executed their program.
     pub fn out(&self) -> usize {
         self.by_id.values().filter(|child| child.is_out()).count()
+    }
+
+    /// How many are on their way from the gate to their program.
+    pub fn released(&self) -> usize {
+        self.by_id.values().filter(|child| matches!(child.state, State::Released)).count()
     }
 
     /// How many wait at the gate for someone to ask for them.
