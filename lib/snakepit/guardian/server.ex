@@ -14,7 +14,7 @@ defmodule Snakepit.Guardian.Server do
   alias Snakepit.Guardian.Child
 
   # Children kept waiting at the gate, so that the next one asked for is there already.
-  @ahead 8
+  @ahead 4
 
   @doc false
   def start_link(opts), do: GenServer.start_link(__MODULE__, opts, name: Guardian)

@@ -30,7 +30,7 @@ impl Guardian {
                 if let Some(tail) = &tail {
                     let _ = self.watch_tail(id, tail.output.as_fd());
                 }
-                if let Some(child) = self.children.get_mut(id) {
+                if let Some(mut child) = self.children.get_mut(id) {
                     child.state = State::Assigned(luggage);
                     child.worker_id = spawn.worker_id.as_str().into();
                     child.tail = tail;

@@ -14,6 +14,7 @@ use std::os::fd::RawFd;
 use snakepit_core::wire::Step;
 
 use super::image::{Header, Limit};
+use super::setup::{IGNORED, set_disposition};
 
 /// Where the gate is kept while descriptors are put into place: above all of those.
 const GATE_PLACE: RawFd = 10;
@@ -257,14 +258,13 @@ unsafe fn die_with(guardian: libc::pid_t) {
     }
 }
 
+/// The guardian has set all others to their defaults for itself.
 unsafe fn reset_signals() {
-    // SAFETY: the structures are locals, and the defaults are always allowed.
+    for signal in IGNORED {
+        set_disposition(signal, libc::SIG_DFL);
+    }
+    // SAFETY: the set is a local.
     unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = libc::SIG_DFL;
-        for signal in 1..=libc::SIGRTMAX() {
-            libc::sigaction(signal, &raw const action, std::ptr::null_mut());
-        }
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::IoSlice;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Instant;
 
@@ -137,6 +138,11 @@ impl Child {
         self.gate = None;
     }
 
+    /// Whether its grace period is over.
+    pub fn is_overdue(&self, now: Instant) -> bool {
+        self.is_out() && self.kill_at.is_some_and(|at| at <= now)
+    }
+
     /// Whether it may have executed its program.
     pub fn is_out(&self) -> bool {
         matches!(self.state, State::Released | State::Running)
@@ -153,6 +159,65 @@ pub struct Children {
     by_id: HashMap<u64, Child>,
     by_pid: HashMap<i32, u64>,
     last_id: u64,
+    counts: Counts,
+}
+
+/// How many children are in what state. Kept up to date: the loop asks at every turn.
+#[derive(Clone, Copy, Default)]
+pub struct Counts {
+    /// Wait at the gate for someone to ask for them.
+    pub ready: usize,
+    /// Are on their way from the gate to their program.
+    pub released: usize,
+    /// May have executed their program.
+    pub out: usize,
+    /// Have been asked to stop.
+    pub stopping: usize,
+}
+
+impl Counts {
+    fn of(child: &Child) -> Self {
+        Self {
+            ready: usize::from(matches!(child.state, State::Ready)),
+            released: usize::from(matches!(child.state, State::Released)),
+            out: usize::from(child.is_out()),
+            stopping: usize::from(child.kill_at.is_some()),
+        }
+    }
+
+    fn replace(&mut self, before: Self, after: Self) {
+        self.ready = self.ready + after.ready - before.ready;
+        self.released = self.released + after.released - before.released;
+        self.out = self.out + after.out - before.out;
+        self.stopping = self.stopping + after.stopping - before.stopping;
+    }
+}
+
+/// A child that may be changed. What changed is counted when this is dropped.
+pub struct Change<'a> {
+    child: &'a mut Child,
+    counts: &'a mut Counts,
+    before: Counts,
+}
+
+impl Deref for Change<'_> {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        self.child
+    }
+}
+
+impl DerefMut for Change<'_> {
+    fn deref_mut(&mut self) -> &mut Child {
+        self.child
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.counts.replace(self.before, Counts::of(self.child));
+    }
 }
 
 impl Children {
@@ -162,6 +227,7 @@ impl Children {
     }
 
     pub fn insert(&mut self, id: u64, child: Child) {
+        self.counts.replace(Counts::default(), Counts::of(&child));
         self.by_pid.insert(child.pid.as_raw(), id);
         self.by_id.insert(id, child);
     }
@@ -170,8 +236,10 @@ impl Children {
         self.by_id.get(&id)
     }
 
-    pub fn get_mut(&mut self, id: u64) -> Option<&mut Child> {
-        self.by_id.get_mut(&id)
+    pub fn get_mut(&mut self, id: u64) -> Option<Change<'_>> {
+        let child = self.by_id.get_mut(&id)?;
+        let before = Counts::of(child);
+        Some(Change { child, counts: &mut self.counts, before })
     }
 
     pub fn id_of(&self, pid: i32) -> Option<u64> {
@@ -180,6 +248,7 @@ impl Children {
 
     pub fn remove(&mut self, id: u64) -> Option<Child> {
         let child = self.by_id.remove(&id)?;
+        self.counts.replace(Counts::of(&child), Counts::default());
         self.by_pid.remove(&child.pid.as_raw());
         Some(child)
     }
@@ -188,22 +257,12 @@ impl Children {
         self.by_id.iter().map(|(id, child)| (*id, child))
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Child)> {
-        self.by_id.iter_mut().map(|(id, child)| (*id, child))
+    /// Those of which `condition` is true.
+    pub fn ids(&self, condition: impl Fn(&Child) -> bool) -> Vec<u64> {
+        self.iter().filter(|(_, child)| condition(child)).map(|(id, _)| id).collect()
     }
 
-    /// How many may have executed their program.
-    pub fn out(&self) -> usize {
-        self.by_id.values().filter(|child| child.is_out()).count()
-    }
-
-    /// How many are on their way from the gate to their program.
-    pub fn released(&self) -> usize {
-        self.by_id.values().filter(|child| matches!(child.state, State::Released)).count()
-    }
-
-    /// How many wait at the gate for someone to ask for them.
-    pub fn ready(&self) -> usize {
-        self.by_id.values().filter(|child| matches!(child.state, State::Ready)).count()
+    pub fn counts(&self) -> Counts {
+        self.counts
     }
 }

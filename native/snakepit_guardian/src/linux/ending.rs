@@ -23,6 +23,9 @@ use super::trees::{freezes, kill};
 /// How long the kernel may take to carry out SIGKILL before what is left counts as surviving.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long after the groups those are asked that left theirs.
+const ASK_REST_AFTER: Duration = Duration::from_millis(20);
+
 /// The end of everything, under way.
 pub struct Ending {
     begun: Instant,
@@ -34,6 +37,8 @@ pub struct Ending {
     killed: HashSet<i32>,
     attempts: u32,
     ended: Vec<Ended>,
+    /// Whether those that left their group have been asked.
+    asked_rest: bool,
     /// Whether the process table was read since: only then is it known who was adopted.
     looked: bool,
 }
@@ -51,6 +56,7 @@ impl Ending {
             killed: HashSet::new(),
             attempts: 0,
             ended: Vec::new(),
+            asked_rest: false,
             looked: false,
         }
     }
@@ -65,7 +71,7 @@ impl Guardian {
     /// SIGTERM and SIGCONT to the group now, SIGKILL to the tree when the grace period is over.
     pub(crate) fn stop(&mut self, id: u64, signal: i32, grace: Duration) {
         let gone = Event::TreeGone { id, killed: 0, survivors: Vec::new() };
-        let Some(child) = self.children.get_mut(id) else {
+        let Some(mut child) = self.children.get_mut(id) else {
             // One that lingers gets its answer when its tree is gone.
             if !self.trees.lingers(id) {
                 self.frames.send(&gone);
@@ -110,16 +116,15 @@ impl Guardian {
     /// Children whose grace period is over, and all that descends from them.
     pub(crate) fn kill_overdue(&mut self) {
         let now = Instant::now();
-        let overdue: Vec<(u64, Pid, u32)> = self
-            .children
-            .iter_mut()
-            .filter(|(_, child)| child.is_out() && child.kill_at.is_some_and(|at| at <= now))
-            .map(|(id, child)| {
-                child.kills += 1;
-                (id, child.pid, child.kills)
-            })
-            .collect();
-        for (id, pid, attempts) in overdue {
+        let mut overdue = Vec::new();
+        if self.children.counts().stopping > 0 {
+            overdue = self.children.ids(|child| child.is_overdue(now));
+        }
+        for id in overdue {
+            let Some(mut child) = self.children.get_mut(id) else { continue };
+            child.kills += 1;
+            let (pid, attempts) = (child.pid, child.kills);
+            drop(child);
             let leader = Process::open(pid).ok().flatten();
             let roots = leader.map(|leader| leader.identity().clone()).into_iter().collect();
             self.kill_tree(id, roots, attempts);
@@ -130,18 +135,19 @@ impl Guardian {
     /// Whether something is being killed right now.
     pub(crate) fn is_chasing(&self) -> bool {
         let now = Instant::now();
-        let overdue = |at: Instant| at <= now;
-        self.ending.as_ref().is_some_and(|ending| overdue(ending.kill_at))
-            || self
-                .children
-                .iter()
-                .any(|(_, child)| child.is_out() && child.kill_at.is_some_and(overdue))
+        self.ending.as_ref().is_some_and(|ending| ending.kill_at <= now)
+            || (self.children.counts().stopping > 0
+                && self.children.iter().any(|(_, child)| child.is_overdue(now)))
     }
 
     /// When something has to be killed that is still in its grace period.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let children = self.children.iter().filter(|(_, child)| child.is_out() && child.kills == 0);
-        let first = children.filter_map(|(_, child)| child.kill_at).min();
+        let mut first = None;
+        if self.children.counts().stopping > 0 {
+            let waiting = |child: &Child| child.is_out() && child.kills == 0;
+            let children = self.children.iter().filter(|(_, child)| waiting(child));
+            first = children.filter_map(|(_, child)| child.kill_at).min();
+        }
         let ending = self.ending.as_ref().map(|ending| {
             if ending.kill_at > Instant::now() { ending.kill_at } else { ending.give_up_at }
         });
@@ -172,8 +178,8 @@ impl Guardian {
         self.stop_listening_to_beam();
         self.ending = Some(Ending::new(Duration::from_millis(self.hello.grace_ms), Some(by)));
         info!(by, beam = self.hello.beam_pid, "the BEAM is gone");
-        for (_, child) in self.children.iter_mut() {
-            if !child.is_out() {
+        for id in self.children.ids(|child| !child.is_out()) {
+            if let Some(mut child) = self.children.get_mut(id) {
                 child.discard();
             }
         }
@@ -181,18 +187,24 @@ impl Guardian {
         self.reap();
     }
 
-    /// Groups first, which is quick; then those that left their group.
+    /// Groups at once, which is quick. Those that left their group are asked a moment later: most of
+    /// the others are gone by then, and do not have to be looked at one by one.
     fn ask_everyone(&mut self) {
-        let mut asked = HashSet::new();
         for (_, child) in self.children.iter().filter(|(_, child)| child.is_out()) {
             ask(child.pid, Signal::TERM);
-            asked.insert(child.pid.as_raw());
         }
-        let others = |entry: &Entry| !asked.contains(&entry.group);
-        if let Err(error) = self.ask_below(&others) {
+        self.trees.look_within(Instant::now() + ASK_REST_AFTER);
+    }
+
+    /// The rest of [`Guardian::ask_everyone`], once.
+    fn ask_rest(&mut self) {
+        let Some(ending) = self.ending.as_mut().filter(|ending| !ending.asked_rest) else { return };
+        ending.asked_rest = true;
+        let leaders: HashSet<i32> =
+            self.children.iter().map(|(_, child)| child.pid.as_raw()).collect();
+        if let Err(error) = self.ask_below(&|entry| !leaders.contains(&entry.group)) {
             warn!("cannot read the process table: {error}");
         }
-        self.trees.look_soon();
     }
 
     /// Asks everything below the guardian of which `filter` is true.
@@ -213,6 +225,7 @@ impl Guardian {
     }
 
     fn kill_everything_overdue(&mut self, now: Instant) {
+        self.ask_rest();
         if let Some(ending) = &mut self.ending {
             ending.looked = true;
         }
@@ -262,7 +275,7 @@ impl Guardian {
         let gone = if ending.is_final() {
             self.has_no_child()
         } else {
-            looked && self.children.out() == 0 && self.trees.is_quiet()
+            looked && self.children.counts().out == 0 && self.trees.is_quiet()
         };
         if !gone && Instant::now() < give_up_at {
             return;

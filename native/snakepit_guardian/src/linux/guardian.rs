@@ -21,6 +21,7 @@ use super::ending::Ending;
 use super::frames::{Frames, Incoming};
 use super::log;
 use super::setup::Changes;
+use super::tail::Tail;
 use super::trees::{PERIOD, Trees};
 
 /// What a descriptor is to the loop. The number of a child or visitor is in the lower bits.
@@ -199,17 +200,14 @@ impl Guardian {
             Request::Signal { id, signal, scope } => self.signal(id, signal, scope),
             Request::StopAll { grace_ms } => self.stop_all(Duration::from_millis(grace_ms)),
             Request::Tail { id } => {
-                let tail = self.children.get_mut(id).and_then(|child| child.tail.as_mut());
-                let tail = tail.map(|tail| {
-                    tail.drain();
-                    tail.content().to_vec()
-                });
-                self.frames
-                    .send(&Event::Tail { id, tail: ByteBuf::from(tail.unwrap_or_default()) });
+                let mut child = self.children.get_mut(id);
+                let tail = child.as_mut().and_then(|child| child.tail.as_mut());
+                let tail = tail.map(Tail::take_stock).unwrap_or_default();
+                self.frames.send(&Event::Tail { id, tail: ByteBuf::from(tail) });
             }
             Request::Info => self.frames.send(&Event::Info {
-                children: self.children.out() as u64,
-                ahead: self.children.ready() as u64,
+                children: self.children.counts().out as u64,
+                ahead: self.children.counts().ready as u64,
                 adopted: self.trees.adopted() as u64,
             }),
         }
@@ -220,7 +218,7 @@ impl Guardian {
         if self.ending.as_ref().is_some_and(Ending::is_final) {
             return;
         }
-        let ahead = self.children.ready();
+        let ahead = self.children.counts().ready;
         if self.wanted == 0 && !self.refill_is_due(ahead) {
             return;
         }
@@ -257,7 +255,7 @@ impl Guardian {
             return false;
         }
         if ahead == 0 {
-            return self.children.released() == 0;
+            return self.children.counts().released == 0;
         }
         let now = Instant::now();
         *self.refill_at.get_or_insert(now + QUIET) <= now
@@ -271,7 +269,7 @@ impl Guardian {
             self.frames.send(&Event::Ready { id, pid: pid.as_raw().into(), identity });
         } else {
             // Without an identity it must not run: nobody could find it again.
-            if let Some(child) = self.children.get_mut(id) {
+            if let Some(mut child) = self.children.get_mut(id) {
                 child.discard();
             }
             self.frames.send(&Event::ForkFailed { errno: libc::ESRCH });
@@ -279,20 +277,20 @@ impl Guardian {
     }
 
     fn release(&mut self, id: u64) {
-        let Some(child) = self.children.get_mut(id) else { return };
+        let Some(mut child) = self.children.get_mut(id) else { return };
         let result = child.release();
-        match (&child.gate, result) {
-            (Some(gate), Ok(())) => {
-                let _ = add(&self.epoll, gate.as_fd(), GATE | id);
-            }
-            (_, Err(errno)) => self.fail(id, Step::Descriptors, errno as i32),
-            (None, Ok(())) => {}
+        if let (Some(gate), Ok(())) = (&child.gate, result) {
+            let _ = add(&self.epoll, gate.as_fd(), GATE | id);
+        }
+        drop(child);
+        if let Err(errno) = result {
+            self.fail(id, Step::Descriptors, errno as i32);
         }
     }
 
     /// The child is told to go and the BEAM that it did not run.
     pub(crate) fn fail(&mut self, id: u64, step: Step, errno: i32) {
-        if let Some(child) = self.children.get_mut(id) {
+        if let Some(mut child) = self.children.get_mut(id) {
             child.discard();
             child.tail = None;
         }
@@ -300,15 +298,17 @@ impl Guardian {
     }
 
     fn hear_gate(&mut self, id: u64) {
-        let Some(child) = self.children.get_mut(id) else { return };
-        if !matches!(child.state, State::Released) {
-            return;
-        }
-        match child.verdict() {
+        let verdict = match self.children.get(id) {
+            Some(child) if matches!(child.state, State::Released) => child.verdict(),
+            _ => return,
+        };
+        match verdict {
             Verdict::Pending => {}
             Verdict::Executed => {
-                child.gate = None;
-                child.state = State::Running;
+                if let Some(mut child) = self.children.get_mut(id) {
+                    child.gate = None;
+                    child.state = State::Running;
+                }
                 self.frames.send(&Event::Started { id });
                 self.trees.look_within(Instant::now() + PERIOD);
             }
@@ -317,7 +317,7 @@ impl Guardian {
     }
 
     fn pump(&mut self, id: u64) {
-        let Some(child) = self.children.get_mut(id) else { return };
+        let Some(mut child) = self.children.get_mut(id) else { return };
         if let Some(tail) = &mut child.tail {
             if !tail.pump() {
                 let _ = self.epoll.delete(tail.output.as_fd());
@@ -387,12 +387,13 @@ impl Guardian {
         self.hear_gate(id);
         let Some(mut child) = self.children.remove(id) else { return };
         self.note_child_end(&child);
+        if self.ending.as_ref().is_some_and(Ending::is_final) {
+            // Nobody is there to be told, and everything below is being ended anyway.
+            return;
+        }
         match child.state {
             State::Running => {
-                let tail = child.tail.take().map(|mut tail| {
-                    tail.drain();
-                    tail.content().to_vec()
-                });
+                let tail = child.tail.as_mut().map(Tail::take_stock);
                 debug!(id, pid, status = ?exit.status, signal = ?exit.signal, "exited");
                 let tail = ByteBuf::from(tail.unwrap_or_default());
                 self.frames.send(&Event::Exited { id, exit, tail });

@@ -6,9 +6,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::{
-    SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction, sigprocmask,
-};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 /// Where `open_port` with `:nouse_stdio` puts the two directions. Standard input, output and error
@@ -25,6 +23,20 @@ pub struct Changes {
     pub nice: i32,
     /// The OOM score, if the guardian could change its own.
     pub oom_score: Option<&'static CStr>,
+}
+
+/// What the guardian ignores, and children do not.
+pub const IGNORED: [libc::c_int; 5] =
+    [libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE, libc::SIGTSTP];
+
+/// Async-signal-safe. Signals whose disposition cannot be changed are left as they are.
+pub fn set_disposition(signal: libc::c_int, disposition: libc::sighandler_t) {
+    // SAFETY: the structure is a local, and neither disposition is a function of ours.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = disposition;
+        libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+    }
 }
 
 /// Takes the port's descriptors, after all others that were inherited have been closed.
@@ -46,16 +58,11 @@ pub fn port() -> Result<(OwnedFd, OwnedFd), Errno> {
 /// those through a descriptor. Terminals and service managers address everyone: SIGINT, SIGHUP and,
 /// while the BEAM lives, SIGTERM are not for the guardian.
 pub fn signals() -> Result<SignalFd, Errno> {
-    let ignored =
-        [Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGPIPE, Signal::SIGTSTP];
-    for signal in Signal::iterator() {
-        let handler =
-            if ignored.contains(&signal) { SigHandler::SigIgn } else { SigHandler::SigDfl };
-        if !matches!(signal, Signal::SIGKILL | Signal::SIGSTOP) {
-            let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
-            // SAFETY: no handler is a function of ours.
-            unsafe { sigaction(signal, &action) }?;
-        }
+    for signal in 1..=libc::SIGRTMAX() {
+        set_disposition(signal, libc::SIG_DFL);
+    }
+    for signal in IGNORED {
+        set_disposition(signal, libc::SIG_IGN);
     }
     let mut heard = SigSet::empty();
     heard.add(Signal::SIGCHLD);

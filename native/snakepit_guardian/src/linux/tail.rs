@@ -27,7 +27,7 @@ impl Tail {
     }
 
     /// Reads what is there now, and no more: whoever still writes may go on for ever.
-    pub fn drain(&mut self) {
+    fn drain(&mut self) {
         // A pipe holds four chunks, or 64 if its writer has enlarged it.
         for _ in 0..64 {
             if !matches!(self.read_once(), Ok(count) if count > 0) {
@@ -36,8 +36,14 @@ impl Tail {
         }
     }
 
+    /// The last bytes, with all that has been written up to now.
+    pub fn take_stock(&mut self) -> Vec<u8> {
+        self.drain();
+        self.content().to_vec()
+    }
+
     /// The last bytes, oldest first.
-    pub fn content(&self) -> &[u8] {
+    fn content(&self) -> &[u8] {
         &self.bytes[self.bytes.len().saturating_sub(self.limit)..]
     }
 

@@ -125,7 +125,7 @@ impl Guardian {
         self.trees.last_look = Some((Instant::now(), cost));
         if !self.trees.lingering.is_empty() || self.is_chasing() {
             self.trees.look_within(Instant::now() + CHASE);
-        } else if self.children.out() > 0 || !self.trees.adopted.is_empty() {
+        } else if self.children.counts().out > 0 || !self.trees.adopted.is_empty() {
             self.trees.look_within(Instant::now() + PERIOD.max(20 * cost));
         }
     }
