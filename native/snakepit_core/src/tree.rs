@@ -154,12 +154,15 @@ impl Roots<'_> {
 /// [`Error::Os`] if the process table cannot be read.
 pub fn kill(roots: &Roots, deadline: Instant) -> Result<Report, Error> {
     let mut report = Report::default();
+    // A pass is no photograph. One that is forked behind its back, by a parent that is gone before the
+    // pass gets there, escapes it; a second pass finds it. A subreaper need not look twice: to it, the
+    // escaped one turns up as a child.
+    let enough = if roots.freeze { 2 } else { 1 };
+    let mut empty = 0;
     if roots.freeze {
         let frozen = freeze(roots, deadline.min(Instant::now() + FREEZE_LIMIT))?;
         report.passes += frozen.passes;
-        if frozen.members == 0 {
-            return Ok(report);
-        }
+        empty += usize::from(frozen.members == 0);
         // Out of time before they have come to rest: those that were stopped stay so, and whoever
         // calls again goes on from there. Killing now would let the others fork anew.
         if !frozen.at_rest && Instant::now() >= deadline {
@@ -179,6 +182,10 @@ pub fn kill(roots: &Roots, deadline: Instant) -> Result<Report, Error> {
             }
         })?;
         signalled.extend(struck.sent.iter().cloned().map(|one| Identity { settled: true, ..one }));
+        empty = if struck.sent.is_empty() { empty + 1 } else { 0 };
+        if struck.sent.is_empty() && empty < enough {
+            continue;
+        }
         if struck.sent.is_empty() || Instant::now() >= deadline {
             report.killed = signalled.len() - struck.sent.len();
             report.signalled = signalled.into_iter().collect();

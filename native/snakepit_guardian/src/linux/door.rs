@@ -4,22 +4,23 @@
 //! BEAM has made up, and must be the BEAM by the kernel's word. The connection is then handed to the
 //! child that was spawned with that token.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::sys::socket::{getsockopt, sockopt};
+use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt};
 use nix::unistd::read;
 
 /// Bytes of a token.
 pub const TOKEN: usize = 16;
-/// Visitors that have not shown a token yet, at the most.
-const MAX_STRANGERS: usize = 64;
+/// Visitors that have not shown a token yet, and those that no child has been given yet, at the most
+/// each. Beyond that the oldest goes.
+const MAX_VISITORS: usize = 4096;
 
 pub struct Door {
     pub listener: UnixListener,
@@ -27,8 +28,9 @@ pub struct Door {
     /// Whether the directory was made for it.
     is_temporary: bool,
     beam: libc::pid_t,
-    strangers: HashMap<u64, UnixStream>,
-    visitors: HashMap<[u8; TOKEN], UnixStream>,
+    /// By number, so the oldest is first.
+    strangers: BTreeMap<u64, UnixStream>,
+    visitors: BTreeMap<u64, ([u8; TOKEN], UnixStream)>,
     next: u64,
 }
 
@@ -50,8 +52,8 @@ impl Door {
             path,
             is_temporary,
             beam,
-            strangers: HashMap::new(),
-            visitors: HashMap::new(),
+            strangers: BTreeMap::new(),
+            visitors: BTreeMap::new(),
             next: 0,
         })
     }
@@ -65,10 +67,12 @@ impl Door {
         loop {
             let (stream, _) = self.listener.accept().ok()?;
             let peer = getsockopt(&stream, sockopt::PeerCredentials).ok().map(|peer| peer.pid());
-            let welcome = peer == Some(self.beam) && self.strangers.len() < MAX_STRANGERS;
-            if welcome && stream.set_nonblocking(true).is_ok() {
+            if peer == Some(self.beam) && stream.set_nonblocking(true).is_ok() {
                 self.next += 1;
                 self.strangers.insert(self.next, stream);
+                if self.strangers.len() > MAX_VISITORS {
+                    self.strangers.pop_first();
+                }
                 return Some(self.next);
             }
         }
@@ -86,7 +90,11 @@ impl Door {
             Err(Errno::EAGAIN | Errno::EINTR) => return self.stranger(number),
             Ok(TOKEN) => {
                 let stream = self.strangers.remove(&number)?;
-                self.visitors.insert(token, stream);
+                self.visitors.retain(|_, (_, visitor)| !has_left(visitor));
+                self.visitors.insert(number, (token, stream));
+                if self.visitors.len() > MAX_VISITORS {
+                    self.visitors.pop_first();
+                }
             }
             // A token comes in one piece: it is far smaller than a socket's buffer.
             _ => drop(self.strangers.remove(&number)),
@@ -97,7 +105,9 @@ impl Door {
     /// The connection that was opened with this token, for the child to own.
     pub fn take(&mut self, token: &[u8]) -> Option<OwnedFd> {
         let token: [u8; TOKEN] = token.try_into().ok()?;
-        let stream = self.visitors.remove(&token)?;
+        let number =
+            self.visitors.iter().find(|(_, (shown, _))| *shown == token).map(|(n, _)| *n)?;
+        let (_, stream) = self.visitors.remove(&number)?;
         // The child expects a descriptor that waits.
         stream.set_nonblocking(false).ok()?;
         Some(stream.into())
@@ -111,6 +121,12 @@ impl Drop for Door {
             let _ = fs::remove_dir(directory);
         }
     }
+}
+
+/// Whether the other side has closed the connection.
+fn has_left(visitor: &UnixStream) -> bool {
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    recv(visitor.as_raw_fd(), &mut [0], flags) == Ok(0)
 }
 
 /// `mkdtemp(3)`: a new directory with mode 0700.

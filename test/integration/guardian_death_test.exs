@@ -1,0 +1,111 @@
+defmodule Snakepit.GuardianDeathTest do
+  use ExUnit.Case, async: false
+
+  import Snakepit.Test.Eventually
+
+  alias Snakepit.Test.{Beam, Family, ProcScan}
+
+  @moduletag timeout: 180_000
+
+  # No more than a supervisor forgives in its five seconds.
+  @rounds 3
+  @workers 100
+
+  # A hundred owners that start families and stop every other one, for as long as there is a
+  # guardian. Whoever completes the `fatal`th operation kills it.
+  defp storm(token, fatal) do
+    """
+    guardian = Snakepit.Guardian.os_pid()
+    server = Process.monitor(Snakepit.Guardian)
+    counter = :counters.new(2, [])
+    command = Snakepit.Command.new!(cmd: ["sh", "-c", #{inspect(Family.script(token))}])
+
+    done = fn ->
+      :counters.add(counter, 1, 1)
+
+      if :counters.get(counter, 1) == #{fatal} do
+        System.cmd("kill", ["-KILL", Integer.to_string(guardian)])
+        :counters.add(counter, 2, 1)
+      end
+
+      :ok
+    end
+
+    round = fn number ->
+      with {:ok, child} <- Snakepit.Guardian.spawn(command, worker_id: "w\#{number}"),
+           :ok <- done.(),
+           :ok <- Snakepit.Guardian.release(child),
+           :ok <- done.(),
+           :ok <- (if rem(number, 2) == 0, do: Snakepit.Guardian.stop(child, timeout_ms: 50), else: :ok) do
+        done.()
+      end
+    end
+
+    again = fn again, number ->
+      case round.(number) do
+        # The new guardian is none of the storm's business.
+        :ok -> if :counters.get(counter, 2) == 0, do: again.(again, number), else: :guardian_down
+        {:error, error} -> error.reason
+      end
+    end
+
+    tasks = for number <- 1..#{@workers}, do: Task.async(fn -> again.(again, number) end)
+    reasons = tasks |> Task.await_many(60_000) |> Enum.uniq()
+
+    reason = receive do {:DOWN, ^server, :process, _, reason} -> inspect(reason) after 20_000 -> :still_there end
+    wait = fn wait ->
+      if Process.whereis(Snakepit.Guardian), do: :ok, else: (receive do after 5 -> wait.(wait) end)
+    end
+    wait.(wait)
+    # Answered by the new one, so the old one's sweep is over.
+    {guardian, Snakepit.Guardian.os_pid(), reasons, reason}
+    """
+  end
+
+  for part <- 1..4 do
+    test "killed in the midst of spawns and stops, it leaves nothing (part #{part})" do
+      seed = ExUnit.configuration()[:seed]
+      :rand.seed(:exsss, {seed, unquote(part), 0})
+      bystanders = Family.bystanders()
+      beam = Beam.start()
+
+      # The other BEAM's families are the nearest bystanders.
+      neighbour = Beam.start(data_dir: beam.data_dir)
+      neighbours = Family.token()
+      Beam.run(neighbour, Family.start_code(neighbours))
+      eventually(fn -> length(Family.members(neighbours)) == 4 end)
+
+      for round <- 1..@rounds do
+        token = Family.token()
+        # Between the very first spawn and a few hundred running processes.
+        fatal = :rand.uniform(300)
+        context = "seed #{seed}, part #{unquote(part)}, round #{round}, operation #{fatal}"
+
+        {old, new, reasons, down} = Beam.run(beam, storm(token, fatal))
+
+        # A worker that went on with the new guardian ends with its owner, a moment later. What the
+        # sweep missed would stay for good.
+        eventually(fn -> Family.members(token) == [] end)
+        assert down == ":guardian_down", context
+        assert reasons == [:guardian_down], context
+        assert old != new, context
+        refute ProcScan.running?(old), context
+        assert ProcScan.running?(beam.os_pid), context
+      end
+
+      assert Beam.run(beam, """
+             {:ok, child} = Snakepit.Guardian.spawn(Snakepit.Command.new!(cmd: ["echo", "back"]))
+             :ok = Snakepit.Guardian.release(child)
+             receive do {Snakepit.Guardian, _, {:exited, %{status: 0}, tail}} -> tail end
+             """) == "back\n"
+
+      assert Enum.all?(bystanders, &ProcScan.running?/1)
+      assert length(Family.members(neighbours)) == 4
+
+      guardians = for one <- [beam, neighbour], do: Beam.run(one, "Snakepit.Guardian.os_pid()")
+      for one <- [beam, neighbour], do: Beam.kill(one)
+      eventually(fn -> not Enum.any?(guardians, &ProcScan.running?/1) end, 10_000)
+      assert Family.members(neighbours) == []
+    end
+  end
+end

@@ -1,0 +1,139 @@
+defmodule Snakepit.ResourcesTest do
+  use ExUnit.Case, async: false
+
+  import Snakepit.Test.Eventually
+
+  alias Snakepit.Test.{Beam, Family, ProcScan, WrappedBeam}
+
+  @moduletag timeout: 120_000
+
+  # What one attempt to run something came to, in a form that can be written down.
+  @attempt """
+  attempt = fn ->
+    with {:ok, child} <- Snakepit.Guardian.spawn(Snakepit.Command.new!(cmd: ["sleep", "600"])),
+         :ok <- Snakepit.Guardian.release(child) do
+      {:ok, child}
+    else
+      {:error, error} -> {error.step, error.reason}
+    end
+  end
+  """
+
+  defp guardian(beam), do: Beam.run(beam, "Snakepit.Guardian.os_pid()")
+
+  # The soft limit only: lifting a hard one needs rights that root in a container may not have.
+  defp limit(os_pid, resource, soft, wrapper \\ []) do
+    [program | arguments] = wrapper ++ ~w(prlimit --pid #{os_pid} --#{resource}=#{soft}:)
+    {_output, 0} = System.cmd(program, arguments)
+  end
+
+  # Runs things until one attempt fails, and gives that failure and how many ran before it.
+  defp exhaust(beam) do
+    Beam.run(beam, """
+    #{@attempt}
+    again = fn again, children ->
+      case attempt.() do
+        {:ok, child} when length(children) < 500 -> again.(again, [child | children])
+        failure -> {failure, children}
+      end
+    end
+    {failure, children} = again.(again, [])
+    Process.put(:children, children)
+    {failure, length(children)}
+    """)
+  end
+
+  # Nothing is left of what failed, what ran before runs on, and with the limit lifted it all works.
+  defp assert_recovers(beam, guardian, family, lift) do
+    assert length(Family.members(family)) == 4
+    assert guardian(beam) == guardian
+    {:ok, count} = info(beam)
+    running = Beam.run(beam, "length(Process.get(:children))")
+    assert count == running + 1
+
+    # It does not wear itself out trying: what it does in one second is next to nothing.
+    before = ticks(guardian)
+
+    receive do
+      :never -> :ok
+    after
+      1_000 -> :ok
+    end
+
+    assert ticks(guardian) - before < 20
+
+    lift.()
+    assert Beam.run(beam, @attempt <> "match?({:ok, _}, attempt.())")
+
+    assert Beam.run(beam, """
+           Process.get(:children)
+           |> Enum.map(&Task.async(fn -> Snakepit.Guardian.stop(&1) end))
+           |> Task.await_many(20_000)
+           |> Enum.reject(&(&1 == :ok))
+           """) == []
+
+    assert length(Family.members(family)) == 4
+
+    Beam.kill(beam)
+    eventually(fn -> not ProcScan.running?(guardian) end, 10_000)
+    assert Family.members(family) == []
+  end
+
+  defp info(beam) do
+    Beam.run(beam, "with {:ok, info} <- Snakepit.Guardian.info(), do: {:ok, info.children}")
+  end
+
+  # Hundredths of a second of processor time.
+  defp ticks(os_pid) do
+    [_, rest] = String.split(File.read!("/proc/#{os_pid}/stat"), ") ")
+    fields = String.split(rest, " ")
+    String.to_integer(Enum.at(fields, 11)) + String.to_integer(Enum.at(fields, 12))
+  end
+
+  defp start(wrapper) do
+    beam = WrappedBeam.start(wrapper: wrapper, config: [watchdog: [grace_period_ms: 200]])
+    family = Family.token()
+    assert %{os_pid: _} = Beam.run(beam, Family.start_code(family))
+    eventually(fn -> length(Family.members(family)) == 4 end)
+    {beam, guardian(beam), family}
+  end
+
+  @tag :root
+  test "no more processes: says fork and eagain, and works again when there may be more" do
+    # A user that nobody else is: the limit counts everything that it runs.
+    uid = "#{56_000 + rem(String.to_integer(System.pid()), 1_000)}"
+    bystanders = Family.bystanders()
+    as_user = ~w(setpriv --reuid #{uid} --regid #{uid} --clear-groups)
+    {beam, guardian, family} = start(as_user)
+    tasks = length(Path.wildcard("/proc/#{beam.os_pid}/task/*"))
+    [_, before] = Regex.run(~r/processes +(\d+)/, File.read!("/proc/#{guardian}/limits"))
+    limit(guardian, "nproc", tasks + 60, as_user)
+
+    assert {{:fork, :eagain}, count} = exhaust(beam)
+    assert count > 0
+    # Again and again, not only the first time.
+    assert Beam.run(beam, @attempt <> "attempt.()") == {:fork, :eagain}
+    lift = fn -> limit(guardian, "nproc", before, as_user) end
+    assert_recovers(beam, guardian, family, lift)
+    assert Enum.all?(bystanders, &ProcScan.running?/1)
+  end
+
+  # With 3 there is room for a child and none to open it by.
+  for spare <- [3, 20, 21, 22] do
+    @tag :root
+    test "no more descriptors, with #{spare} to spare: says emfile, and works again later" do
+      bystanders = Family.bystanders()
+      {beam, guardian, family} = start(["env"])
+      open = length(File.ls!("/proc/#{guardian}/fd"))
+      [_, hard] = Regex.run(~r/open files +\d+ +(\d+)/, File.read!("/proc/#{guardian}/limits"))
+      limit(guardian, "nofile", open + unquote(spare))
+
+      assert {{step, :emfile}, count} = exhaust(beam)
+      assert step in [:fork, :stdio, :execve]
+      assert count > 0 or unquote(spare) < 10
+      lift = fn -> limit(guardian, "nofile", hard) end
+      assert_recovers(beam, guardian, family, lift)
+      assert Enum.all?(bystanders, &ProcScan.running?/1)
+    end
+  end
+end
