@@ -15,6 +15,8 @@ defmodule Snakepit.Guardian.Server do
 
   # Children kept waiting at the gate, so that the next one asked for is there already.
   @ahead 4
+  # More children than one guardian starts. The lineage counts them modulo this number.
+  @ids_per_guardian 67_108_864
 
   @doc false
   def start_link(opts), do: GenServer.start_link(__MODULE__, opts, name: Guardian)
@@ -27,7 +29,8 @@ defmodule Snakepit.Guardian.Server do
 
   @impl true
   def init(opts) do
-    # So that `terminate/2` runs when the application stops.
+    # So that `terminate/2` runs when the application stops, and when a write to a guardian that has
+    # just died closes the port with `:epipe`.
     Process.flag(:trap_exit, true)
     run = Keyword.fetch!(opts, :run)
     config = Keyword.fetch!(opts, :config)
@@ -46,7 +49,10 @@ defmodule Snakepit.Guardian.Server do
       run_directory: run.directory,
       grace_ms: config.watchdog.grace_period_ms,
       tail_bytes: config.output_tail_bytes,
-      ahead: @ahead
+      ahead: @ahead,
+      # No child of this guardian has the id of one of the last: a caller that has not heard yet
+      # would release or stop another's.
+      first_id: System.unique_integer([:positive, :monotonic]) * @ids_per_guardian
     }
 
     command(port, {:hello, hello})
@@ -161,8 +167,12 @@ defmodule Snakepit.Guardian.Server do
     {:stop, :guardian_down, state}
   end
 
-  # The port's exit status says the same and comes first.
-  def handle_info({:EXIT, port, _reason}, %{port: port} = state), do: {:noreply, state}
+  # Without a status before it: the write that found the guardian dead closed the port.
+  def handle_info({:EXIT, port, reason}, %{port: port} = state) do
+    Logger.error("Snakepit's guardian is gone (#{inspect(reason)}); sweeping up after it")
+    {:stop, :guardian_down, state}
+  end
+
   def handle_info({:EXIT, _linked, reason}, state), do: {:stop, reason, state}
 
   def handle_info({:DOWN, monitor, :process, _owner, _reason}, state) do
@@ -199,20 +209,24 @@ defmodule Snakepit.Guardian.Server do
   # Otherwise this returns when nothing is left. The port closes with this process, which the guardian
   # takes for the death of the BEAM, so whatever the reason, it ends everything and then itself.
   def terminate(_reason, state) do
-    command(state.port, {:stop_all, state.grace_ms})
-    await_all_gone(state.port)
+    if command(state.port, {:stop_all, state.grace_ms}),
+      do: await_all_gone(state.port, state.run),
+      else: sweep(state.run)
   end
 
-  defp await_all_gone(port) do
+  defp await_all_gone(port, run) do
     receive do
       {^port, {:exit_status, _status}} ->
-        :ok
+        sweep(run)
+
+      {:EXIT, ^port, _reason} ->
+        sweep(run)
 
       {^port, {:data, frame}} ->
         case Native.wire_decode(frame) do
           {:ok, {:all_gone, _stopped, _killed, []}} -> :ok
           {:ok, {:all_gone, _stopped, _killed, left}} -> log_survivors(left)
-          _other -> await_all_gone(port)
+          _other -> await_all_gone(port, run)
         end
     end
   end
@@ -374,5 +388,10 @@ defmodule Snakepit.Guardian.Server do
     {:error, %Error{operation: operation, reason: :survivors, os_pids: survivors}}
   end
 
-  defp command(port, request), do: Port.command(port, Native.wire_encode(request))
+  # The port of a guardian that has died is closed; the message that says so is on its way.
+  defp command(port, request) do
+    Port.command(port, Native.wire_encode(request))
+  rescue
+    ArgumentError -> false
+  end
 end

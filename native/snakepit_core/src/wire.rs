@@ -99,6 +99,8 @@ pub struct Hello {
     pub tail_bytes: u64,
     /// How many children to keep forked ahead.
     pub ahead: u32,
+    /// Children are counted from here, so that none has the id of an earlier guardian's.
+    pub first_id: u64,
 }
 
 /// What to run, and as whom.

@@ -58,6 +58,7 @@ fn hello() -> impl Strategy<Value = Hello> {
             grace_ms: rest.0,
             tail_bytes: rest.1,
             ahead: rest.2,
+            first_id: rest.0,
         }
     })
 }

@@ -39,6 +39,7 @@ pub struct HelloTerm {
     grace_ms: u64,
     tail_bytes: u64,
     ahead: u32,
+    first_id: u64,
 }
 
 #[derive(NifMap)]
@@ -120,6 +121,7 @@ impl From<HelloTerm> for Hello {
             grace_ms: term.grace_ms,
             tail_bytes: term.tail_bytes,
             ahead: term.ahead,
+            first_id: term.first_id,
         }
     }
 }

@@ -89,9 +89,10 @@ impl Guardian {
         Ok((Tail::new(reader, limit), writer))
     }
 
-    /// The BEAM connects before it asks, so the connection is there, if only in the queue.
+    /// The BEAM connects and shows its token before it asks, so both are there, if only in a queue.
     fn connection(&mut self, token: &[u8]) -> Result<OwnedFd, Errno> {
         self.answer_door();
+        self.hear_strangers();
         let door = self.door.as_mut().ok_or(Errno::ENOTCONN)?;
         door.take(token).ok_or(Errno::ENOTCONN)
     }

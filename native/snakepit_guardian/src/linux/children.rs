@@ -221,6 +221,11 @@ impl Drop for Change<'_> {
 }
 
 impl Children {
+    /// Ids count up from here.
+    pub fn counted_from(last_id: u64) -> Self {
+        Self { last_id, ..Self::default() }
+    }
+
     pub fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id

@@ -78,6 +78,11 @@ impl Door {
         }
     }
 
+    /// Visitors that have not shown a token yet, by number.
+    pub fn strangers(&self) -> Vec<u64> {
+        self.strangers.keys().copied().collect()
+    }
+
     /// A visitor that has not shown a token yet.
     pub fn stranger(&self, number: u64) -> Option<BorrowedFd<'_>> {
         self.strangers.get(&number).map(AsFd::as_fd)

@@ -52,6 +52,8 @@ pub struct Guardian {
     pub(crate) ending: Option<Ending>,
     /// Children that the BEAM asked for beyond those kept ahead.
     wanted: u32,
+    /// Until when no child is forked ahead, after that has failed.
+    rest_until: Option<Instant>,
     /// When children are forked ahead again.
     refill_at: Option<Instant>,
     pub(crate) done: bool,
@@ -86,6 +88,7 @@ impl Guardian {
         let directory = Path::new(OsStr::from_bytes(&hello.run_directory));
         let door = Door::open(beam.as_raw(), directory);
         let door = door.inspect_err(|errno| warn!("no door: {errno}")).ok();
+        let children = Children::counted_from(hello.first_id);
         let mut guardian = Self {
             epoll,
             frames,
@@ -94,11 +97,12 @@ impl Guardian {
             beam: None,
             hello,
             run_id,
-            children: Children::default(),
+            children,
             trees: Trees::default(),
             door,
             ending: None,
             wanted: 0,
+            rest_until: None,
             refill_at: None,
             done: false,
             output_watched: false,
@@ -223,34 +227,32 @@ impl Guardian {
             return;
         }
         self.refill_at = None;
-        let missing = (self.hello.ahead as usize).saturating_sub(ahead) + self.wanted as usize;
+        let target = if self.is_resting() { 0 } else { self.hello.ahead as usize };
+        let missing = target.saturating_sub(ahead) + self.wanted as usize;
         // A few at a time: whoever was released meanwhile is served in between.
         for _ in 0..missing.min(16) {
             let asked = self.wanted > 0;
             self.wanted = self.wanted.saturating_sub(1);
             let id = self.children.next_id();
-            match Child::fork(self.run_id, id, self.changes) {
-                Ok(child) => {
-                    self.announce(id, child);
-                    // Whoever waits for the first does not wait for the others.
-                    self.frames.flush();
+            let forked = Child::fork(self.run_id, id, self.changes);
+            if let Err(errno) = forked.and_then(|child| self.announce(id, child)) {
+                if asked {
+                    self.frames.send(&Event::ForkFailed { errno: errno as i32 });
                 }
-                Err(errno) => {
-                    if asked {
-                        self.frames.send(&Event::ForkFailed { errno: errno as i32 });
-                    }
-                    warn!("cannot fork: {errno}");
-                    return;
-                }
+                warn!("cannot fork: {errno}");
+                self.rest_until = Some(Instant::now() + PERIOD);
+                return;
             }
+            // Whoever waits for the first does not wait for the others.
+            self.frames.flush();
         }
     }
 
     /// All at once and when it is quiet, or when none is left. A fork costs the guardian a copy of each
-    /// page that it writes to next, which eight forks share; and it takes processor time from a child
+    /// page that it writes to next, which the forks of a batch share; and it takes processor time from a child
     /// that is on its way to its program.
     fn refill_is_due(&mut self, ahead: usize) -> bool {
-        if ahead >= self.hello.ahead as usize {
+        if ahead >= self.hello.ahead as usize || self.is_resting() {
             self.refill_at = None;
             return false;
         }
@@ -261,19 +263,30 @@ impl Guardian {
         *self.refill_at.get_or_insert(now + QUIET) <= now
     }
 
-    fn announce(&mut self, id: u64, child: Child) {
+    /// What failed a moment ago would fail again. Where it fails after the fork, the end of that child
+    /// is what wakes the loop, so trying each time would never end.
+    fn is_resting(&self) -> bool {
+        self.rest_until.is_some_and(|until| until > Instant::now())
+    }
+
+    /// Tells the BEAM of a child that waits. Without an identity it must not run: nobody could find
+    /// it again.
+    fn announce(&mut self, id: u64, child: Child) -> Result<(), Errno> {
         let pid = child.pid;
         self.children.insert(id, child);
-        if let Ok(Some(process)) = Process::open(pid) {
-            let identity = ByteBuf::from(process.identity().encode());
-            self.frames.send(&Event::Ready { id, pid: pid.as_raw().into(), identity });
-        } else {
-            // Without an identity it must not run: nobody could find it again.
-            if let Some(mut child) = self.children.get_mut(id) {
-                child.discard();
+        let errno = match Process::open(pid) {
+            Ok(Some(process)) => {
+                let identity = ByteBuf::from(process.identity().encode());
+                self.frames.send(&Event::Ready { id, pid: pid.as_raw().into(), identity });
+                return Ok(());
             }
-            self.frames.send(&Event::ForkFailed { errno: libc::ESRCH });
+            Err(snakepit_core::Error::Os { errno, .. }) => errno,
+            Ok(None) | Err(_) => Errno::ESRCH,
+        };
+        if let Some(mut child) = self.children.get_mut(id) {
+            child.discard();
         }
+        Err(errno)
     }
 
     fn release(&mut self, id: u64) {
@@ -332,6 +345,14 @@ impl Guardian {
             if let Some(stranger) = door.hear(number) {
                 let _ = add(&self.epoll, stranger, VISITOR | number);
             }
+        }
+    }
+
+    /// Reads the tokens of those that were let in before they had shown one.
+    pub(crate) fn hear_strangers(&mut self) {
+        let numbers = self.door.as_ref().map(Door::strangers).unwrap_or_default();
+        for number in numbers {
+            self.hear_visitor(number);
         }
     }
 
