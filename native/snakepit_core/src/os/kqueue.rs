@@ -125,6 +125,12 @@ pub(crate) fn wait_for_exits(references: &[&Reference], deadline: Instant) -> Re
     Ok(())
 }
 
+/// No limit here can carry a mark: see `lineage`.
+#[expect(clippy::unnecessary_wraps, reason = "the same call on every system")]
+pub(crate) fn lock_limit(_pid: Pid) -> Result<Option<u64>, Errno> {
+    Ok(None)
+}
+
 /// False if there is no such process to watch, which for macOS includes zombies.
 fn watch(queue: &Kqueue, reference: &Reference) -> Result<bool, Errno> {
     let change = interest(reference.ident(), EvFlags::EV_ADD | EvFlags::EV_ONESHOT);
