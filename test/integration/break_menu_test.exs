@@ -58,7 +58,7 @@ defmodule Snakepit.BreakMenuTest do
     [program | options] = arguments
     python = System.find_executable("python3")
     command = [@terminal, program] ++ options ++ ["-pa", ebin, "-e", code]
-    options = [:binary, :exit_status, args: command, env: [{'TERM', 'dumb'}]]
+    options = [:binary, :exit_status, args: command, env: [{~c"TERM", ~c"dumb"}]]
     port = Port.open({:spawn_executable, python}, options)
     {:os_pid, os_pid} = Port.info(port, :os_pid)
     start = ProcScan.stat(os_pid).start

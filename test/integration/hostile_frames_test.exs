@@ -194,7 +194,8 @@ defmodule Snakepit.HostileFramesTest do
     1..:rand.uniform(3)
     |> Enum.reduce(message, fn _, bytes ->
       at = :rand.uniform(byte_size(bytes)) - 1
-      <<before::binary-size(at), byte, rest::binary>> = bytes
+      before = binary_part(bytes, 0, at)
+      <<byte, rest::binary>> = binary_part(bytes, at, byte_size(bytes) - at)
       <<before::binary, Bitwise.bxor(byte, Bitwise.bsl(1, :rand.uniform(8) - 1)), rest::binary>>
     end)
     |> BareGuardian.frame()

@@ -65,10 +65,8 @@ defmodule Snakepit.Test.BareGuardian do
   judge them.
   """
   def incomplete?(<<length::32, rest::binary>>) when length <= @max_frame do
-    case rest do
-      <<_frame::binary-size(length), more::binary>> -> incomplete?(more)
-      _short -> true
-    end
+    left = byte_size(rest) - length
+    left < 0 or incomplete?(binary_part(rest, length, left))
   end
 
   def incomplete?(bytes), do: bytes != "" and byte_size(bytes) < 4

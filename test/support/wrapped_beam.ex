@@ -25,7 +25,7 @@ defmodule Snakepit.Test.WrappedBeam do
     wrapper = Keyword.get(options, :wrapper, [])
     [program | arguments] = wrapper ++ [System.find_executable("elixir")]
     arguments = arguments ++ ["-pa", Path.join(copy(), "ebin"), "-e", code(config)]
-    env = [{'HOME', String.to_charlist(data_dir)}] ++ Keyword.get(options, :env, [])
+    env = [{~c"HOME", String.to_charlist(data_dir)}] ++ Keyword.get(options, :env, [])
 
     port =
       Port.open({:spawn_executable, System.find_executable(program)}, [
