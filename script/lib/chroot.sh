@@ -124,6 +124,8 @@ inside() { # suite, command and arguments
   unshare --mount sh -euc '
     root=$1
     shift
+    # A mount of its own, so that tests can make mount namespaces below it.
+    mount --bind "$root" "$root"
     for dir in proc sys dev; do mount --rbind "/$dir" "$root/$dir"; done
     exec chroot "$root" "$@"
   ' sh "$root" \
