@@ -3,9 +3,13 @@ defmodule Snakepit.Test.Eventually do
 
   @doc "Runs `fun` until it gives a truthy value, which is returned; flunks after `timeout_ms`."
   def eventually(fun, timeout_ms \\ 5_000) do
-    deadline = System.monotonic_time(:millisecond) + timeout_ms
-    poll(fun, deadline)
+    poll(fun, deadline(timeout_ms)) || ExUnit.Assertions.flunk("still not so at the deadline")
   end
+
+  @doc "Whether `fun` gives a truthy value before the time is up."
+  def eventually?(fun, timeout_ms), do: !!poll(fun, deadline(timeout_ms))
+
+  defp deadline(timeout_ms), do: System.monotonic_time(:millisecond) + timeout_ms
 
   defp poll(fun, deadline) do
     cond do
@@ -13,7 +17,7 @@ defmodule Snakepit.Test.Eventually do
         value
 
       System.monotonic_time(:millisecond) > deadline ->
-        ExUnit.Assertions.flunk("still not so at the deadline")
+        nil
 
       true ->
         receive do

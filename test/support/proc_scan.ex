@@ -47,6 +47,14 @@ defmodule Snakepit.Test.ProcScan do
         do: os_pid
   end
 
+  @doc "A command line, for people."
+  def command(os_pid) do
+    case File.read("/proc/#{os_pid}/cmdline") do
+      {:ok, line} -> line |> String.trim(<<0>>) |> String.replace(<<0>>, " ")
+      {:error, _gone} -> ""
+    end
+  end
+
   @doc "What runs as this user."
   def of_user(uid) do
     for %{os_pid: os_pid, state: state} <- all(),
