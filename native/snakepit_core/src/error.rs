@@ -64,4 +64,10 @@ impl Error {
     pub(crate) fn os(call: &'static str) -> impl Fn(Errno) -> Self {
         move |errno| Self::Os { call, errno }
     }
+
+    /// From what the standard library says of a file.
+    pub(crate) fn io(call: &'static str, error: &std::io::Error) -> Self {
+        let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+        Self::Os { call, errno }
+    }
 }
