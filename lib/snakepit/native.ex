@@ -88,6 +88,13 @@ defmodule Snakepit.Native do
           | error()
   def run_stop(_run_id, _any_user, _grace_ms, _kill_wait_ms), do: unloaded()
 
+  # Waits. As `run_stop/4` for all users, but arguments do not count: nobody named this run.
+  @spec run_sweep(binary(), non_neg_integer(), non_neg_integer()) ::
+          {:ok,
+           %{stopped: integer(), killed: integer(), survivors: [{pos_integer(), identity()}]}}
+          | error()
+  def run_sweep(_run_id, _grace_ms, _kill_wait_ms), do: unloaded()
+
   @spec record_seal(map()) :: %{version: pos_integer(), checksum: non_neg_integer()}
   def record_seal(_record), do: unloaded()
 

@@ -12,6 +12,7 @@ defmodule Snakepit.Guardian.Server do
 
   alias Snakepit.{Error, Guardian, Native, OSProcess, Telemetry}
   alias Snakepit.Guardian.Child
+  alias Snakepit.Pool.PIDLedger
 
   # Children kept waiting at the gate, so that the next one asked for is there already.
   @ahead 4
@@ -58,7 +59,8 @@ defmodule Snakepit.Guardian.Server do
     command(port, {:hello, hello})
 
     with {:ok, {:welcome, _version, os_pid, socket}} <- first_event(port),
-         {:ok, process} <- OSProcess.lookup(os_pid) do
+         {:ok, process} <- OSProcess.lookup(os_pid),
+         :ok <- PIDLedger.register_guardian(process.identity) do
       metadata = %{beam_pid: hello.beam_pid, guardian_pid: os_pid}
       Telemetry.execute([:snakepit, :watchdog, :started], %{count: 1}, metadata)
 
@@ -236,7 +238,7 @@ defmodule Snakepit.Guardian.Server do
   end
 
   defp sweep(run) do
-    case Native.run_stop(run.id, true, 0, 5_000) do
+    case Native.run_sweep(run.id, 0, 5_000) do
       {:ok, %{survivors: []}} ->
         :ok
 

@@ -102,9 +102,25 @@ pub fn members(run_id: RunId) -> Result<Vec<Member>, Error> {
 ///
 /// [`Error::Os`] if the process table cannot be read.
 pub fn stop(run_id: RunId, users: Users, plan: &Plan) -> Result<Report, Error> {
-    let select = |entry: &Entry| belongs(entry, run_id, users);
-    let mut roots =
-        Roots { identities: Vec::new(), select: &select, columns: COLUMNS, freeze: true };
+    stop_selected(run_id, &|entry| belongs(entry, run_id, users), plan)
+}
+
+/// Ends every process that carries this run's marker or lineage, whosoever it is, and everything that
+/// descends from one. Nobody asked for this one by name, so arguments do not count.
+///
+/// # Errors
+///
+/// [`Error::Os`] if the process table cannot be read.
+pub fn sweep(run_id: RunId, plan: &Plan) -> Result<Report, Error> {
+    stop_selected(run_id, &|entry| is_marked(entry, run_id), plan)
+}
+
+fn stop_selected(
+    run_id: RunId,
+    select: &dyn Fn(&Entry) -> bool,
+    plan: &Plan,
+) -> Result<Report, Error> {
+    let mut roots = Roots { identities: Vec::new(), select, columns: COLUMNS, freeze: true };
     // The whole tree is noted before anyone is asked to end: a parent that ends takes with it the
     // trace to descendants that carry no marker.
     let members = roots.list()?;

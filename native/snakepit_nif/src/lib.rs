@@ -184,6 +184,13 @@ fn run_stop(
     Ok(RunReportTerm(run::stop(parse_run_id(run_id)?, users(any_user), &plan)?))
 }
 
+/// `Snakepit.Native.run_sweep/3`. Waits.
+#[rustler::nif(schedule = "DirtyIo")]
+fn run_sweep(run_id: Binary, grace_ms: u64, kill_wait_ms: u64) -> Answer<RunReportTerm> {
+    let plan = plan(SignalTerm(Signal::TERM), grace_ms, kill_wait_ms);
+    Ok(RunReportTerm(run::sweep(parse_run_id(run_id)?, &plan)?))
+}
+
 /// `Snakepit.Native.record_seal/1`: version and checksum for a record.
 #[rustler::nif]
 fn record_seal(record: RecordTerm) -> SealTerm {
