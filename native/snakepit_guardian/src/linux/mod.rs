@@ -1,14 +1,17 @@
 //! Linux: subreaper, pidfds, parent-death signals.
 
+mod ahead;
 mod assign;
 mod child;
 mod children;
 mod door;
 mod ending;
 mod frames;
+mod gate;
 mod guardian;
 mod image;
 mod log;
+mod reap;
 mod setup;
 mod tail;
 mod trees;
