@@ -13,7 +13,7 @@ use snakepit_core::wire::{Spawn, Stdio, Step};
 use tracing::warn;
 
 use super::children::{Child, Luggage, State};
-use super::guardian::{Guardian, TAIL, add};
+use super::guardian::Guardian;
 use super::image;
 use super::tail::Tail;
 
@@ -28,7 +28,7 @@ impl Guardian {
         match self.pack(spawn) {
             Ok((luggage, tail)) => {
                 if let Some(tail) = &tail {
-                    let _ = add(&self.epoll, tail.output.as_fd(), TAIL | id);
+                    let _ = self.tails.watch(tail.output.as_fd(), id);
                 }
                 if let Some(mut child) = self.children.get_mut(id) {
                     child.state = State::Assigned(luggage);

@@ -23,6 +23,7 @@ use super::frames::{Frames, Incoming};
 use super::log;
 use super::setup::Changes;
 use super::tail::Tail;
+use super::tails::Tails;
 use super::trees::Trees;
 
 /// What a descriptor is to the loop. The number of a child or visitor is in the lower bits.
@@ -31,7 +32,7 @@ const OUTPUT: u64 = 2 << 60;
 const SIGNALS: u64 = 3 << 60;
 const BEAM: u64 = 4 << 60;
 pub(crate) const GATE: u64 = 5 << 60;
-pub(crate) const TAIL: u64 = 6 << 60;
+pub(crate) const TAILS: u64 = 6 << 60;
 const DOOR: u64 = 7 << 60;
 pub(crate) const VISITOR: u64 = 8 << 60;
 const KIND: u64 = 15 << 60;
@@ -45,6 +46,7 @@ pub struct Guardian {
     pub(crate) hello: Hello,
     pub(crate) run_id: RunId,
     pub(crate) children: Children,
+    pub(crate) tails: Tails,
     pub(crate) trees: Trees,
     pub(crate) door: Option<Door>,
     pub(crate) ending: Option<Ending>,
@@ -74,8 +76,9 @@ impl Guardian {
             );
             return Err((frames, reason));
         }
-        let epoll = match Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC) {
-            Ok(epoll) => epoll,
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC);
+        let (epoll, tails) = match epoll.and_then(|epoll| Ok((epoll, Tails::new()?))) {
+            Ok(both) => both,
             Err(errno) => return Err((frames, format!("no epoll: {errno}"))),
         };
         let directory = Path::new(OsStr::from_bytes(&hello.run_directory));
@@ -92,6 +95,7 @@ impl Guardian {
             hello,
             run_id,
             children,
+            tails,
             trees: Trees::default(),
             door,
             ending: None,
@@ -110,6 +114,7 @@ impl Guardian {
     fn watch_everything(&mut self, beam: Pid) {
         let _ = add(&self.epoll, self.frames.input.as_fd(), INPUT);
         let _ = add(&self.epoll, self.signals.as_fd(), SIGNALS);
+        let _ = add(&self.epoll, self.tails.epoll.0.as_fd(), TAILS);
         if let Some(door) = &self.door {
             let _ = add(&self.epoll, door.listener.as_fd(), DOOR);
         }
@@ -138,15 +143,22 @@ impl Guardian {
             // Interrupted or not, there may be something to do.
             let count = self.epoll.wait(&mut events, self.timeout()).unwrap_or_default();
             // Children that have ended are reaped last: what they said before comes first.
-            let mut reap = false;
+            // Output that the guardian only keeps comes after everything that someone waits for.
+            let (mut reap, mut pump) = (false, false);
             for event in &events[..count] {
                 reap |= event.data() == SIGNALS;
+                pump |= event.data() == TAILS;
                 self.handle(event.data());
             }
             if reap {
                 self.reap();
             }
-            self.mind_time(Instant::now());
+            if pump {
+                self.pump_tails();
+            }
+            let now = Instant::now();
+            self.resume_tails(now);
+            self.mind_time(now);
         }
         self.pass_on_log();
         self.frames.flush();
@@ -159,10 +171,9 @@ impl Guardian {
             SIGNALS => self.drain_signals(),
             BEAM => self.mourn("pidfd"),
             GATE => self.hear_gate(number),
-            TAIL => self.pump(number),
             DOOR => self.answer_door(),
             VISITOR => self.hear_visitor(number),
-            // Output: flushed before each wait anyway.
+            // What is to be written is flushed before each wait, and what children print is read after it.
             _ => {}
         }
     }
@@ -209,15 +220,6 @@ impl Guardian {
         }
     }
 
-    fn pump(&mut self, id: u64) {
-        let Some(mut child) = self.children.get_mut(id) else { return };
-        if let Some(tail) = &mut child.tail {
-            if !tail.pump() {
-                let _ = self.epoll.delete(tail.output.as_fd());
-            }
-        }
-    }
-
     fn drain_signals(&mut self) {
         while let Ok(Some(signal)) = self.signals.read_signal() {
             if signal.ssi_signo == libc::SIGTERM as u32 {
@@ -259,10 +261,15 @@ impl Guardian {
         if self.ahead.is_wanted() {
             return EpollTimeout::ZERO;
         }
-        let next = [self.trees.next_look(), self.next_deadline(), self.ahead.next_refill()]
-            .into_iter()
-            .flatten()
-            .min();
+        let next = [
+            self.trees.next_look(),
+            self.next_deadline(),
+            self.ahead.next_refill(),
+            self.tails.rest_until(),
+        ]
+        .into_iter()
+        .flatten()
+        .min();
         let Some(next) = next else { return EpollTimeout::NONE };
         let left = next.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
         EpollTimeout::try_from(i32::try_from(left).unwrap_or(i32::MAX))

@@ -14,6 +14,7 @@ mod log;
 mod reap;
 mod setup;
 mod tail;
+mod tails;
 mod trees;
 
 use std::os::fd::AsFd;
