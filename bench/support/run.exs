@@ -1,3 +1,5 @@
+Code.require_file("../../test/support/beam_port.ex", __DIR__)
+
 for name <- ~w(bench spawning bare_loop herd second_beam report runner) do
   Code.require_file("#{name}.ex", __DIR__)
 end

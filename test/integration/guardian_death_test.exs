@@ -12,21 +12,21 @@ defmodule Snakepit.GuardianDeathTest do
   @workers 100
 
   # A hundred owners that start families and stop every other one, for as long as there is a
-  # guardian. Whoever completes the `fatal`th operation kills it.
+  # guardian. Whoever completes the `fatal`th operation kills it. Its supervisor is kept from starting
+  # another, so that none of them goes on with that.
   defp storm(token, fatal) do
     """
     guardian = Snakepit.Guardian.os_pid()
     server = Process.monitor(Snakepit.Guardian)
-    counter = :counters.new(2, [])
+    :ok = :sys.suspend(Snakepit.Supervisor)
+    counter = :counters.new(1, [])
     command = Snakepit.Command.new!(cmd: ["sh", "-c", #{inspect(Family.script(token))}])
 
     done = fn ->
       :counters.add(counter, 1, 1)
 
-      if :counters.get(counter, 1) == #{fatal} do
-        System.cmd("kill", ["-KILL", Integer.to_string(guardian)])
-        :counters.add(counter, 2, 1)
-      end
+      if :counters.get(counter, 1) == #{fatal},
+        do: System.cmd("kill", ["-KILL", Integer.to_string(guardian)])
 
       :ok
     end
@@ -42,25 +42,25 @@ defmodule Snakepit.GuardianDeathTest do
     end
 
     again = fn again, number ->
-      case round.(number) do
-        # The new guardian is none of the storm's business.
-        :ok -> if :counters.get(counter, 2) == 0, do: again.(again, number), else: :guardian_down
-        {:error, error} -> error.reason
-      end
+      with :ok <- round.(number), do: again.(again, number)
     end
 
     tasks = for number <- 1..#{@workers}, do: Task.async(fn -> again.(again, number) end)
-    reasons = tasks |> Task.await_many(60_000) |> Enum.uniq()
-
+    reasons = for {:error, error} <- Task.await_many(tasks, 60_000), uniq: true, do: error.reason
     reason = receive do {:DOWN, ^server, :process, _, reason} -> inspect(reason) after 20_000 -> :still_there end
-    wait = fn wait ->
-      if Process.whereis(Snakepit.Guardian), do: :ok, else: (receive do after 5 -> wait.(wait) end)
-    end
-    wait.(wait)
-    # Answered by the new one, so the old one's sweep is over.
-    {guardian, Snakepit.Guardian.os_pid(), reasons, reason}
+    {guardian, reasons, reason}
     """
   end
+
+  # Answered by the new one.
+  @revive """
+  :ok = :sys.resume(Snakepit.Supervisor)
+  wait = fn wait ->
+    if Process.whereis(Snakepit.Guardian), do: :ok, else: (receive do after 5 -> wait.(wait) end)
+  end
+  wait.(wait)
+  Snakepit.Guardian.os_pid()
+  """
 
   for part <- 1..4 do
     test "killed in the midst of spawns and stops, it leaves nothing (part #{part})" do
@@ -81,13 +81,14 @@ defmodule Snakepit.GuardianDeathTest do
         fatal = :rand.uniform(300)
         context = "seed #{seed}, part #{unquote(part)}, round #{round}, operation #{fatal}"
 
-        {old, new, reasons, down} = Beam.run(beam, storm(token, fatal))
-
-        # A worker that went on with the new guardian ends with its owner, a moment later. What the
-        # sweep missed would stay for good.
-        eventually(fn -> Family.members(token) == [] end)
+        {old, reasons, down} = Beam.run(beam, storm(token, fatal))
+        # At once: who speaks for the guardian ends when the sweep is over.
+        assert Family.members(token) == [], context
         assert down == ":guardian_down", context
         assert reasons == [:guardian_down], context
+
+        new = Beam.run(beam, @revive)
+        assert Family.members(token) == [], context
         assert old != new, context
         refute ProcScan.running?(old), context
         assert ProcScan.running?(beam.os_pid), context

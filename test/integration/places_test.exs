@@ -14,12 +14,40 @@ defmodule Snakepit.PlacesTest do
   @hidden ["unshare", "--mount", "sh", "-c"] ++
             ["mount -t proc -o hidepid=2 proc /proc && exec \"$@\"", "sh"]
 
+  # What the programs need, and where Erlang, Elixir and the test's files are.
+  @kept [:code.root_dir(), :code.lib_dir(:elixir), System.tmp_dir!()]
+        |> Enum.map(&(&1 |> to_string() |> Path.split() |> Enum.at(1)))
+        |> Enum.concat(~w(bin dev etc lib lib64 proc usr))
+        |> Enum.uniq()
+        |> Enum.filter(&File.exists?("/" <> &1))
+        |> Enum.sort()
+
+  # On a file system of its own in a mount namespace of its own: it goes away with what runs there.
+  @chroot ["unshare", "--mount", "sh", "-euc"] ++
+            [
+              """
+              mount -t tmpfs tmpfs /mnt
+              for name in #{Enum.join(@kept, " ")}; do
+                if [ -L "/$name" ]; then
+                  cp -P "/$name" /mnt
+                else
+                  mkdir "/mnt/$name"
+                  mount --rbind "/$name" "/mnt/$name"
+                fi
+              done
+              exec chroot /mnt "$@"
+              """,
+              "sh"
+            ]
+
   for {place, wrapper} <- [
         {"as an ordinary user without capabilities", @nobody},
         {"with the BEAM as pid 1", ~w(unshare --pid --fork --mount-proc)},
         {"as an ordinary user with the BEAM as pid 1",
          ~w(unshare --pid --fork --mount-proc) ++ @nobody},
-        {"as an ordinary user who sees only his own processes", @hidden ++ @nobody}
+        {"as an ordinary user who sees only his own processes", @hidden ++ @nobody},
+        {"in a chroot", @chroot},
+        {"as an ordinary user in a chroot", @chroot ++ @nobody}
       ] do
     test "#{place}: workers start and stop, and nothing outlives the BEAM" do
       bystanders = Family.bystanders()
@@ -65,6 +93,11 @@ defmodule Snakepit.PlacesTest do
       Beam.kill(beam)
       eventually(fn -> not ProcScan.running?(new) end, 10_000)
     end
+  end
+
+  test "in a chroot, workers see what it has and nothing else" do
+    beam = start(@chroot)
+    assert output(beam, "ls /") == Enum.join(@kept, "\n") <> "\n"
   end
 
   defp start(wrapper) do

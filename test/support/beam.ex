@@ -2,65 +2,57 @@ defmodule Snakepit.Test.Beam do
   @moduledoc """
   A second BEAM with Snakepit in it, to be killed.
 
-  It runs a piece of code and then obeys lines on its standard input: each is evaluated, and its
-  value printed. It has a data directory of its own.
+  It has a data directory of its own, and obeys as `Snakepit.Test.BeamPort` says. When its test is over
+  it is killed, and the next test begins when it and its guardian are gone.
   """
 
   import ExUnit.Callbacks, only: [on_exit: 1]
 
-  alias Snakepit.Test.{Eventually, ProcScan}
+  alias Snakepit.Test.{BeamPort, Eventually, ProcScan}
 
   defstruct [:port, :os_pid, :start, :data_dir]
 
-  @doc "Starts a BEAM and Snakepit in it; `config` is that of the application."
-  def start(config \\ []) do
+  # How the judge knows the guardian of a BEAM that has died before it.
+  @variable "BEAM_UNDER_TEST"
+
+  @doc """
+  Starts a BEAM and Snakepit in it; `config` is that of the application, `options` are those of
+  `Snakepit.Test.BeamPort.open/2`.
+  """
+  def start(config \\ [], options \\ []) do
     data_dir = Keyword.get_lazy(config, :data_dir, &temporary_directory/0)
-    config = Keyword.put(config, :data_dir, data_dir)
-
-    code = """
-    for {key, value} <- #{inspect(config, limit: :infinity)}, do: Application.put_env(:snakepit, key, value)
-    {:ok, _} = Application.ensure_all_started(:snakepit)
-    IO.puts("value :started")
-    for line <- IO.stream(:stdio, :line) do
-      {value, _} = line |> String.trim() |> Base.decode64!() |> Code.eval_string()
-      IO.puts("value " <> inspect(value, limit: :infinity))
-    end
-    """
-
-    ebin = Application.app_dir(:snakepit, "ebin")
-    elixir = System.find_executable("elixir")
-    arguments = ["-pa", ebin, "-e", code]
-    # A BEAM that is made to crash has nothing to say.
-    options = [
-      :binary,
-      line: 1_000_000,
-      args: arguments,
-      env: [{~c"ERL_CRASH_DUMP_SECONDS", ~c"0"}]
-    ]
-
-    port = Port.open({:spawn_executable, elixir}, options)
+    mark = {@variable, "#{System.pid()}.#{System.unique_integer([:positive])}"}
+    options = Keyword.update(options, :env, [mark], &[mark | &1])
+    port = BeamPort.open(Keyword.put(config, :data_dir, data_dir), options)
     {:os_pid, os_pid} = Port.info(port, :os_pid)
-    beam = %__MODULE__{port: port, os_pid: os_pid, data_dir: data_dir}
-    on_exit(fn -> kill(beam, "KILL") end)
-    :started = value(beam)
-    %{beam | start: ProcScan.stat(os_pid).start}
+    outer = beam(port, os_pid, data_dir)
+    on_exit(fn -> finish([outer], mark) end)
+    :started = BeamPort.value(port)
+    # A wrapper may stay in front of what it has started.
+    beam = beam(port, Eventually.eventually(fn -> beam_below(os_pid) end), data_dir)
+    on_exit(fn -> finish([beam, outer], mark) end)
+    beam
+  end
+
+  defp beam(port, os_pid, data_dir) do
+    start = with %{start: start} <- ProcScan.stat(os_pid), do: start
+    %__MODULE__{port: port, os_pid: os_pid, start: start, data_dir: data_dir}
   end
 
   @doc "Evaluates code there and gives its value, which must be one that can be written down."
   def run(beam, code) do
     tell(beam, code)
-    value(beam)
+    BeamPort.value(beam.port)
   end
 
   @doc "Has code evaluated without waiting for a value."
-  def tell(beam, code), do: Port.command(beam.port, Base.encode64(code) <> "\n")
+  def tell(beam, code), do: BeamPort.tell(beam.port, code)
 
   @doc "Sends a signal to the BEAM, by its own pid."
   def kill(beam, signal \\ "KILL") do
-    # Its parent is this BEAM's helper, which reaps it: until then the pid is its own, and after
-    # that the start time tells.
+    # Until it is reaped the pid is its own, and after that the start time tells.
     case ProcScan.stat(beam.os_pid) do
-      %{start: start} when beam.start in [nil, start] ->
+      %{start: start} when start == beam.start ->
         System.cmd("kill", ["-#{signal}", "#{beam.os_pid}"], stderr_to_stdout: true)
 
       _gone ->
@@ -85,17 +77,19 @@ defmodule Snakepit.Test.Beam do
     path
   end
 
-  defp value(%{port: port} = beam) do
-    receive do
-      {^port, {:data, {:eol, "value " <> value}}} -> value |> Code.eval_string() |> elem(0)
-      {^port, {:data, {_, other}}} -> log(other, beam)
-    after
-      60_000 -> raise "the second BEAM did not answer"
-    end
+  # Whoever ended it: the guardian may still be at its work, or a child just told to go.
+  defp finish(beams, {name, value}) do
+    for beam <- beams, do: kill(beam)
+    left = fn -> ProcScan.with_variable(name, value, ["beam.smp", "snakepit_guardi"]) end
+    Eventually.eventually(fn -> left.() == [] end, 20_000)
   end
 
-  defp log(line, beam) do
-    if System.get_env("SNAKEPIT_TEST_VERBOSE"), do: IO.puts("  second BEAM: #{line}")
-    value(beam)
+  defp beam_below(os_pid) do
+    if ProcScan.name(os_pid) == "beam.smp" do
+      os_pid
+    else
+      below = for %{os_pid: child, parent: ^os_pid} <- ProcScan.all(), do: child
+      Enum.find_value(below, &beam_below/1)
+    end
   end
 end

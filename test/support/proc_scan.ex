@@ -47,6 +47,24 @@ defmodule Snakepit.Test.ProcScan do
         do: os_pid
   end
 
+  @doc "What runs under one of these names with this variable in its environment."
+  def with_variable(variable, value, names) do
+    for %{os_pid: os_pid, state: state} <- all(),
+        state not in ["Z", "X"],
+        name(os_pid) in names,
+        {:ok, environment} <- [File.read("/proc/#{os_pid}/environ")],
+        "#{variable}=#{value}" in String.split(environment, <<0>>),
+        do: os_pid
+  end
+
+  @doc "The name that the kernel has for a process; `nil` if there is none."
+  def name(os_pid) do
+    case File.read("/proc/#{os_pid}/comm") do
+      {:ok, name} -> String.trim_trailing(name, "\n")
+      {:error, _gone} -> nil
+    end
+  end
+
   @doc "A command line, for people."
   def command(os_pid) do
     case File.read("/proc/#{os_pid}/cmdline") do
@@ -80,9 +98,6 @@ defmodule Snakepit.Test.ProcScan do
   end
 
   defp beam_helper?(os_pid) do
-    case File.read("/proc/#{os_pid}/comm") do
-      {:ok, name} -> String.trim(name) in ["erl_child_setup", "inet_gethost", "snakepit_guardi"]
-      {:error, _gone} -> true
-    end
+    name(os_pid) in [nil, "erl_child_setup", "inet_gethost", "snakepit_guardi"]
   end
 end

@@ -86,9 +86,9 @@ fn read_info(pid: Pid) -> Result<Option<Entry>, Errno> {
         }
         Err(Errno::ESRCH) => return Ok(None),
         Err(Errno::EPERM) => {
+            let flavor = libc::PROC_PIDT_SHORTBSDINFO;
             // SAFETY: as above.
-            let info =
-                unsafe { pid_info::<libc::proc_bsdshortinfo>(pid, libc::PROC_PIDT_SHORTBSDINFO) };
+            let info = unsafe { pid_info::<libc::proc_bsdshortinfo>(pid, flavor) };
             match info {
                 Ok(info) => {
                     let parents = (info.pbsi_ppid, info.pbsi_pgid);

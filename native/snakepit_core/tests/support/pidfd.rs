@@ -60,8 +60,8 @@ pub fn open(pid: i32) -> io::Result<OwnedFd> {
 
 pub fn send(fd: &OwnedFd, signal: i32) -> io::Result<()> {
     let no_info = std::ptr::null::<libc::siginfo_t>();
+    let (call, fd) = (libc::SYS_pidfd_send_signal, fd.as_raw_fd());
     // SAFETY: a null siginfo is allowed.
-    let result =
-        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), signal, no_info, 0) };
+    let result = unsafe { libc::syscall(call, fd, signal, no_info, 0) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

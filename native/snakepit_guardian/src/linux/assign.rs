@@ -28,7 +28,7 @@ impl Guardian {
         match self.pack(spawn) {
             Ok((luggage, tail)) => {
                 if let Some(tail) = &tail {
-                    let _ = self.watch_tail(id, tail.output.as_fd());
+                    let _ = self.tails.watch(tail.output.as_fd(), id);
                 }
                 if let Some(mut child) = self.children.get_mut(id) {
                     child.state = State::Assigned(luggage);

@@ -16,6 +16,8 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt};
 use nix::unistd::read;
 
+use super::guardian::{Guardian, VISITOR, add};
+
 /// Bytes of a token.
 pub const TOKEN: usize = 16;
 /// Visitors that have not shown a token yet, and those that no child has been given yet, at the most
@@ -116,6 +118,38 @@ impl Door {
         // The child expects a descriptor that waits.
         stream.set_nonblocking(false).ok()?;
         Some(stream.into())
+    }
+}
+
+impl Guardian {
+    /// Takes all connections that wait, and the tokens of those that have shown one.
+    pub(crate) fn answer_door(&mut self) {
+        let Some(door) = &mut self.door else { return };
+        while let Some(number) = door.accept() {
+            if let Some(stranger) = door.hear(number) {
+                let _ = add(&self.epoll, stranger, VISITOR | number);
+            }
+        }
+    }
+
+    /// Reads the tokens of those that were let in before they had shown one.
+    pub(crate) fn hear_strangers(&mut self) {
+        let numbers = self.door.as_ref().map(Door::strangers).unwrap_or_default();
+        for number in numbers {
+            self.hear_visitor(number);
+        }
+    }
+
+    /// Reads the token of one of them, if it has come.
+    pub(crate) fn hear_visitor(&mut self, number: u64) {
+        let Some(door) = &mut self.door else { return };
+        if let Some(stranger) = door.stranger(number) {
+            // Before the connection changes hands: a child's copy would keep it in here.
+            let _ = self.epoll.delete(stranger);
+        }
+        if let Some(stranger) = door.hear(number) {
+            let _ = add(&self.epoll, stranger, VISITOR | number);
+        }
     }
 }
 

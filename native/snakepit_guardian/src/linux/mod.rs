@@ -1,16 +1,20 @@
 //! Linux: subreaper, pidfds, parent-death signals.
 
+mod ahead;
 mod assign;
 mod child;
 mod children;
 mod door;
 mod ending;
 mod frames;
+mod gate;
 mod guardian;
 mod image;
 mod log;
+mod reap;
 mod setup;
 mod tail;
+mod tails;
 mod trees;
 
 use std::os::fd::AsFd;

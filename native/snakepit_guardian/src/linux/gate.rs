@@ -1,0 +1,54 @@
+//! From the gate to the program: releases, and what comes of them.
+
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use snakepit_core::wire::{Event, Step};
+
+use super::children::{State, Verdict};
+use super::guardian::{GATE, Guardian, add};
+use super::trees::PERIOD;
+
+impl Guardian {
+    /// Opens the gate; the child says through it how that went.
+    pub(crate) fn release(&mut self, id: u64) {
+        let Some(mut child) = self.children.get_mut(id) else { return };
+        let result = child.release();
+        if let (Some(gate), Ok(())) = (&child.gate, result) {
+            let _ = add(&self.epoll, gate.as_fd(), GATE | id);
+        }
+        drop(child);
+        if let Err(errno) = result {
+            self.fail(id, Step::Descriptors, errno as i32);
+        }
+    }
+
+    /// The child is told to go and the BEAM that it did not run.
+    pub(crate) fn fail(&mut self, id: u64, step: Step, errno: i32) {
+        if let Some(mut child) = self.children.get_mut(id) {
+            child.discard();
+            child.tail = None;
+        }
+        self.frames.send(&Event::Failed { id, step, errno });
+    }
+
+    /// What a released child says: nothing yet, that its program runs, or why it does not.
+    pub(crate) fn hear_gate(&mut self, id: u64) {
+        let verdict = match self.children.get(id) {
+            Some(child) if matches!(child.state, State::Released) => child.verdict(),
+            _ => return,
+        };
+        match verdict {
+            Verdict::Pending => {}
+            Verdict::Executed => {
+                if let Some(mut child) = self.children.get_mut(id) {
+                    child.gate = None;
+                    child.state = State::Running;
+                }
+                self.frames.send(&Event::Started { id });
+                self.trees.look_within(Instant::now() + PERIOD);
+            }
+            Verdict::Failed(step, errno) => self.fail(id, step, errno),
+        }
+    }
+}
