@@ -50,7 +50,7 @@ defmodule Snakepit.BeamDeathTest do
     for _ <- 1..3, do: Program.start("sleep", [stranger])
   end
 
-  defp assert_all_gone(beam, token, leaders, guardian, bystanders) do
+  defp assert_all_gone(token, leaders, guardian, bystanders) do
     eventually(fn -> not ProcScan.running?(guardian) end, 20_000)
     assert ProcScan.with_argument(token) == []
     refute Enum.any?(leaders, &ProcScan.running?/1)
@@ -78,7 +78,7 @@ defmodule Snakepit.BeamDeathTest do
       leaders = start_families(beam, unquote(count), token)
       die(unquote(how), beam)
       Beam.await_end(beam)
-      assert_all_gone(beam, token, leaders, guardian, bystanders)
+      assert_all_gone(token, leaders, guardian, bystanders)
       assert_record(beam, unquote(how))
     end
   end
