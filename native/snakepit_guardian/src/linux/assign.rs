@@ -78,6 +78,12 @@ impl Guardian {
                 let (tail, error) = self.tail()?;
                 Ok((vec![input, output, error], Some(tail)))
             }
+            Stdio::Stream(token) => {
+                let input = self.connection(token)?;
+                let output = duplicate(&input)?;
+                let error = duplicate(&input)?;
+                Ok((vec![input, output, error], None))
+            }
         }
     }
 
