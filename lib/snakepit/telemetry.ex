@@ -17,8 +17,10 @@ defmodule Snakepit.Telemetry do
   @doc false
   @spec execute([atom()], map(), map()) :: :ok
   def execute(event, measurements, metadata) do
-    # Not a dependency, so not called by name.
-    if Code.ensure_loaded?(:telemetry) do
+    # Not a dependency, so not called by name. Nor loaded: until somebody has attached a handler, which
+    # loads it, nobody listens; and to search the code path for what is not there takes longer than
+    # what some of these events tell of.
+    if function_exported?(:telemetry, :execute, 3) do
       apply(:telemetry, :execute, [event, measurements, metadata])
     end
 
