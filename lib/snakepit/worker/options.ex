@@ -55,7 +55,7 @@ defmodule Snakepit.Worker.Options do
     end
 
     {own, rest} = Keyword.split(opts, Keyword.keys(@own))
-    config = Config.fetch!()
+    config = Config.current()
     own = Map.new(@own, fn {key, {type, default}} -> {key, get!(own, key, type, default)} end)
     check_command!(rest)
     heartbeat = heartbeat(own, config.heartbeat)
