@@ -117,7 +117,8 @@ defmodule Snakepit.Worker do
     GenServer.start_link(__MODULE__, options, genserver_options(options))
   end
 
-  # Returns when the process runs. `owner` hears `{Snakepit.Worker, pid, :ready}` or sees it exit.
+  # For pools. Returns when the process runs; `owner` hears `{Snakepit.Worker, pid, {:ready, id}}` and
+  # `{Snakepit.Worker, pid, {:ended, id, reason}}`.
   @doc false
   def start_link(opts, owner) do
     options = %{Options.new!(opts) | owner: owner}
@@ -300,10 +301,11 @@ defmodule Snakepit.Worker do
   def handle_continue(:get_ready, worker) do
     case await_ready(worker) do
       {:ok, worker} ->
-        send(worker.options.owner, {__MODULE__, self(), :ready})
+        send(worker.options.owner, {__MODULE__, self(), {:ready, worker.options.id}})
         {:noreply, worker}
 
       {:error, error} ->
+        tell_owner(worker, error)
         {:stop, {:shutdown, error}, %{worker | child: nil}}
     end
   end
@@ -379,5 +381,11 @@ defmodule Snakepit.Worker do
   def terminate(reason, worker) do
     how = if Ending.orderly?(reason), do: :graceful, else: :forced
     Ending.run(worker, how, reason)
+    tell_owner(worker, reason)
   end
+
+  defp tell_owner(%{options: %{owner: nil}}, _reason), do: :ok
+
+  defp tell_owner(%{options: options}, reason),
+    do: send(options.owner, {__MODULE__, self(), {:ended, options.id, reason}})
 end

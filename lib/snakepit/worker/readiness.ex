@@ -32,6 +32,7 @@ defmodule Snakepit.Worker.Readiness do
   defp loop(%{worker: worker, parent: parent, probe: probe} = wait) do
     child_id = worker.child.id
     monitor = worker.monitor
+    owner = worker.options.owner
     socket = worker.output && worker.output.socket
     left = max(wait.deadline - System.monotonic_time(:millisecond), 0)
 
@@ -44,6 +45,7 @@ defmodule Snakepit.Worker.Readiness do
       {:EXIT, ^probe, reason} -> failed(wait, {:crashed, reason})
       {:EXIT, ^monitor, reason} -> failed(wait, {:crashed, reason})
       {:EXIT, ^parent, reason} -> failed(wait, {:parent, reason})
+      {:EXIT, ^owner, reason} -> failed(wait, {:parent, reason})
       {Guardian, ^child_id, {:exited, exit, tail}} -> failed(wait, {:exited, exit, tail})
       {Guardian, ^child_id, :guardian_down} -> failed(wait, :guardian_down)
     after
