@@ -270,10 +270,15 @@ defmodule Snakepit.Pool do
     end
   end
 
-  def handle_info({Worker, _pid, {:ended, id, reason}}, state) do
+  # From here on nobody gets it any more; its place is free when it is gone.
+  def handle_info({Worker, pid, {:ended, id, reason}}, state) do
     case slot_by_id(state, id) do
-      nil -> {:noreply, state}
-      slot -> {:noreply, put_slot(state, %{slot | ended: reason})}
+      %Slot{pid: known, ended: nil} = slot when known in [nil, pid] ->
+        slot = if known, do: slot, else: Slot.occupied(slot, pid)
+        {:noreply, put_slot(state, %{slot | ended: reason, state: :stopping})}
+
+      _known_or_another ->
+        {:noreply, state}
     end
   end
 
@@ -357,7 +362,7 @@ defmodule Snakepit.Pool do
       end)
 
     state
-    |> put_slot(%{slot | state: :starting})
+    |> put_slot(%{slot | state: :starting, starter: starter})
     |> Map.update!(:starters, &Map.put(&1, starter, slot.number))
   end
 
@@ -371,16 +376,14 @@ defmodule Snakepit.Pool do
         Process.exit(pid, :shutdown)
         state
 
-      {%Slot{pid: nil} = slot, {:shutdown, {:launched, {:ok, pid}}}} ->
+      {%Slot{pid: nil, starter: ^starter} = slot, {:shutdown, {:launched, {:ok, pid}}}} ->
         put_slot(state, Slot.occupied(slot, pid))
 
-      {%Slot{} = slot, {:shutdown, {:launched, {:error, error}}}} ->
+      {%Slot{starter: ^starter} = slot, {:shutdown, {:launched, {:error, error}}}} ->
         gone(state, slot, error)
 
-      {%Slot{pid: nil} = slot, {:shutdown, {:launched, other}}} ->
-        gone(state, slot, other)
-
-      {_known_already, _reason} ->
+      # The worker itself was quicker to tell, and may be gone again.
+      {_slot, _reason} ->
         state
     end
   end
@@ -388,8 +391,7 @@ defmodule Snakepit.Pool do
   defp down(state, pid, reason) do
     slot = state.slots[state.pids[pid]]
     state = %{state | pids: Map.delete(state.pids, pid)}
-    leases = if slot.lease, do: Map.put(state.leases, slot.lease, nil), else: state.leases
-    gone(%{state | leases: leases}, slot, slot.ended || reason)
+    gone(%{state | leases: Map.delete(state.leases, slot.lease)}, slot, slot.ended || reason)
   end
 
   defp gone(state, %Slot{leaving: :remove} = slot, _reason) do
@@ -466,13 +468,13 @@ defmodule Snakepit.Pool do
     state = %{state | leases: leases}
 
     case number && state.slots[number] do
-      %Slot{lease: ^lease, leaving: nil} = slot ->
+      %Slot{lease: ^lease, state: :busy, leaving: nil} = slot ->
         state |> put_slot(%{slot | state: :idle, lease: nil}) |> idle(number)
 
-      %Slot{lease: ^lease} = slot ->
+      %Slot{lease: ^lease, state: :busy} = slot ->
         stop_worker(state, %{slot | lease: nil})
 
-      # It has ended, and another may be in its place.
+      # It ends or has ended, and another may be in its place.
       _other ->
         state
     end
@@ -568,13 +570,19 @@ defmodule Snakepit.Pool do
   end
 
   defp describe_slot(slot) do
-    os_pid =
-      case ProcessRegistry.get_worker_info(slot.id) do
-        {:ok, info} -> info.os_pid
-        {:error, _none} -> nil
-      end
+    slot
+    |> Map.take([:id, :pid, :state, :restarts, :last_error])
+    |> Map.put(:os_pid, os_pid(slot.id))
+  end
 
-    slot |> Map.take([:id, :pid, :state, :restarts, :last_error]) |> Map.put(:os_pid, os_pid)
+  defp os_pid(id) do
+    case ProcessRegistry.get_worker_info(id) do
+      {:ok, info} -> info.os_pid
+      {:error, _none} -> nil
+    end
+  rescue
+    # The registry is being started again.
+    ArgumentError -> nil
   end
 
   defp because(nil), do: ""

@@ -369,7 +369,11 @@ defmodule Snakepit.Worker do
   def handle_info(_other, worker), do: {:noreply, worker}
 
   # The tree outlives its leader by as long as it takes to kill it: the worker is not gone before.
-  defp hear({:exited, exit, tail}, worker), do: {:noreply, %{worker | exit: {exit, tail}}}
+  defp hear({:exited, exit, tail}, worker) do
+    tell_owner(worker, Ending.reason(exit))
+    {:noreply, %{worker | exit: {exit, tail}}}
+  end
+
   defp hear(:guardian_down, worker), do: {:stop, :guardian_down, worker}
 
   defp hear({:tree_gone, _killed}, %{exit: {exit, _tail}} = worker),
@@ -379,9 +383,10 @@ defmodule Snakepit.Worker do
   def terminate(_reason, %{child: nil}), do: :ok
 
   def terminate(reason, worker) do
+    # Order: before those who use it hear of it, so that a pool does not give it to the next.
+    tell_owner(worker, reason)
     how = if Ending.orderly?(reason), do: :graceful, else: :forced
     Ending.run(worker, how, reason)
-    tell_owner(worker, reason)
   end
 
   defp tell_owner(%{options: %{owner: nil}}, _reason), do: :ok

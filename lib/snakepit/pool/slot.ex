@@ -12,6 +12,7 @@ defmodule Snakepit.Pool.Slot do
   defstruct [
     :number,
     :id,
+    :starter,
     :pid,
     :monitor,
     :ready_at,
