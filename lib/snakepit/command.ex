@@ -60,6 +60,9 @@ defmodule Snakepit.Command do
     rttime: 15
   }
 
+  # Where the guardian puts it.
+  @lifeline_fd "3"
+
   @unlimited 18_446_744_073_709_551_615
 
   @doc """
@@ -103,7 +106,10 @@ defmodule Snakepit.Command do
   def to_request(%__MODULE__{} = command, markers, changes) do
     with {:ok, identity} <- identity(command) do
       inherited = if command.clear_env, do: [], else: changes
-      env = for pairs <- [inherited, command.env, markers], pair <- pairs, into: %{}, do: pair
+      # Without one, not the number of a lifeline that the BEAM itself may have.
+      lifeline = [{"SNAKEPIT_LIFELINE_FD", command.lifeline && @lifeline_fd}]
+      sources = [inherited, command.env, markers, lifeline]
+      env = for pairs <- sources, pair <- pairs, into: %{}, do: pair
       {set, unset} = Enum.split_with(env, fn {_name, value} -> value != nil end)
 
       {:ok,

@@ -7,7 +7,7 @@ defmodule Snakepit.OneShot do
   # for any owner; and the socket is read by the caller, so who does not read makes the process wait.
 
   alias Snakepit.{Command, Error, Guardian}
-  alias Snakepit.Worker.{Launch, Tail}
+  alias Snakepit.Worker.{Launch, Lines, Tail}
 
   # Linux numbers, from 1: what a shell adds to 128.
   @signals ~w(sighup sigint sigquit sigill sigtrap sigabrt sigbus sigfpe sigkill sigusr1 sigsegv
@@ -38,7 +38,7 @@ defmodule Snakepit.OneShot do
     {acc, collector} = Collectable.into(own[:into])
     state = %{acc: acc, collector: collector, size: 0, tail: Tail.new(@tail_bytes)}
 
-    case start(command, "cmd", :raw, own) do
+    case start(command, "cmd", own) do
       {:ok, shot} -> collect(shot, state, own)
       {:error, error} -> give_up(state, error)
     end
@@ -49,11 +49,22 @@ defmodule Snakepit.OneShot do
     {own, command_opts} = split!(opts, @common ++ [packet: :raw])
     check!(own)
     command = Command.new!([cmd: argv] ++ command_opts)
-    Stream.resource(fn -> start!(command, own) end, &next!/1, &finish/1)
+    chunks = Stream.resource(fn -> start!(command, own) end, &next!/1, &discard/1)
+    if own[:packet] == :line, do: lines(chunks), else: chunks
+  end
+
+  defp lines(chunks) do
+    Stream.transform(
+      chunks,
+      fn -> "" end,
+      fn data, rest -> Lines.split(rest, data) end,
+      fn rest -> {if(rest == "", do: [], else: [rest]), ""} end,
+      fn _rest -> :ok end
+    )
   end
 
   defp start!(command, own) do
-    case start(command, "stream", own[:packet], own) do
+    case start(command, "stream", own) do
       {:ok, shot} -> shot
       {:error, error} -> raise error
     end
@@ -78,12 +89,10 @@ defmodule Snakepit.OneShot do
   defp failure(reason, status),
     do: %Error{operation: :stream, reason: reason, detail: "ended with status #{status}"}
 
-  defp finish(shot), do: discard(shot)
-
-  defp start(command, prefix, packet, own) do
+  defp start(command, prefix, own) do
     kind = if own[:stderr_to_stdout], do: :stream, else: :pipe
     id = Launch.unique_id(prefix)
-    plan = %{id: id, command: command, stdio: {kind, [packet: packet]}, lifeline: false}
+    plan = %{id: id, command: command, stdio: {kind, [buffer: 65_536]}, lifeline: false}
 
     with {:ok, launched} <- Launch.run(plan) do
       feed(launched.stdio, own[:input])

@@ -354,7 +354,8 @@ defmodule Snakepit.Worker do
   def handle_info({Guardian, id, event}, %{child: %{id: id}} = worker), do: hear(event, worker)
 
   def handle_info({:tcp, socket, data}, %{output: %Output{socket: socket}} = worker) do
-    {:noreply, update_in(worker.output, &(&1 |> Output.deliver(data) |> Output.next()))}
+    {_packets, output} = Output.take(worker.output, data)
+    {:noreply, %{worker | output: output}}
   end
 
   def handle_info({:tcp_closed, socket}, %{output: %Output{socket: socket}} = worker),

@@ -127,6 +127,8 @@ defmodule Snakepit.CmdTest do
              ]
 
       assert Snakepit.stream!(["cat"], input: "x") |> Enum.join() == "x"
+      stream = Snakepit.stream!(["printf", "a\\nb"], packet: :line)
+      assert Enum.to_list(stream) == ["a\n", "b"]
       assert Snakepit.stream!(["seq", "100000"]) |> Enum.join() |> byte_size() == 588_895
     end
 

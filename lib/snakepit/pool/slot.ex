@@ -60,4 +60,9 @@ defmodule Snakepit.Pool.Slot do
       true -> min(@first_delay_ms * Integer.pow(2, max(failures, 1) - 1), @longest_delay_ms)
     end
   end
+
+  @doc "The reason of a failure, for people."
+  def describe({:shutdown, reason}), do: describe(reason)
+  def describe(%{__exception__: true} = error), do: Exception.message(error)
+  def describe(reason), do: inspect(reason)
 end

@@ -102,8 +102,9 @@ defmodule Snakepit.Worker.Options do
   # `:log_output` of the configuration is no reason to refuse those that write elsewhere.
   defp connection(_options), do: nil
 
-  # A line that is longer than the buffer comes in pieces.
-  defp socket_options(packet), do: [packet: packet || :raw, buffer: 65_536]
+  # Lines are cut by `Snakepit.Worker.Lines`.
+  defp socket_options(4), do: [packet: 4]
+  defp socket_options(_raw_or_line), do: [packet: :raw, buffer: 65_536]
 
   defp command(rest, own) do
     stdio = if own.stdio == :pipe, do: :null, else: own.stdio

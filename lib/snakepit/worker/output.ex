@@ -4,7 +4,7 @@ defmodule Snakepit.Worker.Output do
   # The connection to a worker's standard streams: what comes out of it and who gets it, what goes
   # into it, and the end of it for the log.
   #
-  # The socket is read one packet at a time (`active: :once`), and the next one is asked for when this
+  # The socket is read one piece at a time (`active: :once`), and the next one is asked for when this
   # one has been dealt with: a process that writes faster than that waits in its own `write`.
   #
   # What goes in is sent by a process of its own. Whoever sends to a process that does not read waits,
@@ -13,9 +13,19 @@ defmodule Snakepit.Worker.Output do
   require Logger
 
   alias Snakepit.Error
-  alias Snakepit.Worker.Tail
+  alias Snakepit.Worker.{Lines, Tail}
 
-  defstruct [:id, :socket, :kind, :deliver, :writer, :tail, open?: true, requests: :queue.new()]
+  defstruct [
+    :id,
+    :socket,
+    :kind,
+    :deliver,
+    :writer,
+    :tail,
+    :rest,
+    open?: true,
+    requests: :queue.new()
+  ]
 
   @type t :: %__MODULE__{}
 
@@ -34,16 +44,29 @@ defmodule Snakepit.Worker.Output do
       kind: kind,
       deliver: options.output,
       tail: Tail.new(options.tail_bytes),
+      # The beginning of a line, where output is cut into lines.
+      rest: if(kind == :stream or options.packet == :line, do: ""),
       writer: if(kind == :pipe, do: spawn_link(fn -> write_loop(socket) end))
     }
 
     next(output)
   end
 
-  @doc "Gives a packet to whom it is for: the first request that waits, or the output option."
-  def deliver(%__MODULE__{} = output, data) do
-    output = keep(output, data)
+  @doc "Takes what has come, hands it on, and asks for more. Gives the packets in it."
+  def take(%__MODULE__{} = output, data) do
+    {packets, output} = output |> keep(data) |> cut(data)
+    {packets, packets |> Enum.reduce(output, &deliver(&2, &1)) |> next()}
+  end
 
+  defp cut(%{rest: nil} = output, data), do: {[data], output}
+
+  defp cut(output, data) do
+    {lines, rest} = Lines.split(output.rest, data)
+    {lines, %{output | rest: rest}}
+  end
+
+  # To whom it is for: the first request that waits, or whoever the output option names.
+  defp deliver(output, data) do
     case :queue.out(output.requests) do
       {{:value, from}, rest} ->
         GenServer.reply(from, {:ok, data})
@@ -55,8 +78,7 @@ defmodule Snakepit.Worker.Output do
     end
   end
 
-  @doc "Asks for the next packet."
-  def next(%__MODULE__{} = output) do
+  defp next(output) do
     # One that is closed says so by itself.
     :inet.setopts(output.socket, active: :once)
     output
@@ -106,13 +128,17 @@ defmodule Snakepit.Worker.Output do
     %{output | open?: false, writer: nil, requests: :queue.new()}
   end
 
-  @doc "Nothing will come any more."
-  def closed(%__MODULE__{} = output), do: %{output | open?: false}
+  @doc "Nothing will come any more. A last line without a newline is one too."
+  def closed(%__MODULE__{rest: rest} = output) when rest in [nil, ""],
+    do: %{output | open?: false}
+
+  def closed(%__MODULE__{} = output),
+    do: %{deliver(output, output.rest) | open?: false, rest: ""}
 
   @doc "All that is still in the connection of a process that is gone."
   def drain(%__MODULE__{socket: socket, open?: true} = output, patience_ms) do
     receive do
-      {:tcp, ^socket, data} -> output |> deliver(data) |> next() |> drain(patience_ms)
+      {:tcp, ^socket, data} -> output |> take(data) |> elem(1) |> drain(patience_ms)
       {:tcp_closed, ^socket} -> closed(output)
       {:tcp_error, ^socket, _reason} -> closed(output)
     after

@@ -37,7 +37,7 @@ defmodule Snakepit.Worker.Readiness do
     left = max(wait.deadline - System.monotonic_time(:millisecond), 0)
 
     receive do
-      {:tcp, ^socket, data} -> wait |> heard(data) |> decide(data)
+      {:tcp, ^socket, data} -> heard(wait, data)
       # It closed its output, and may be ready all the same.
       {:tcp_closed, ^socket} -> wait |> closed() |> loop()
       {HeartbeatMonitor, ^monitor, :first_pong} -> {:ok, worker.output}
@@ -56,23 +56,24 @@ defmodule Snakepit.Worker.Readiness do
   defp failed(wait, reason), do: {:error, reason, wait.worker.output}
 
   defp heard(wait, data) do
-    update_in(wait.worker.output, &(&1 |> Output.deliver(data) |> Output.next()))
+    {packets, output} = Output.take(wait.worker.output, data)
+    decide(put_in(wait.worker.output, output), packets)
   end
 
   defp closed(wait), do: update_in(wait.worker.output, &Output.closed/1)
 
-  defp decide(%{worker: %{options: options} = worker} = wait, data) do
-    with {:output, pattern} <- options.ready do
-      text = if options.packet in [nil, :raw] and options.stdio == :pipe, do: wait.seen, else: ""
-      text = text <> data
+  defp decide(%{worker: %{options: %{ready: {:output, pattern}}} = worker} = wait, packets) do
+    packets = if raw?(worker.options), do: [wait.seen <> Enum.join(packets)], else: packets
 
-      if text =~ pattern,
-        do: {:ok, worker.output},
-        else: loop(%{wait | seen: last(text)})
-    else
-      _other -> loop(wait)
-    end
+    if Enum.any?(packets, &(&1 =~ pattern)),
+      do: {:ok, worker.output},
+      else: loop(%{wait | seen: last(Enum.join(packets))})
   end
+
+  defp decide(wait, _packets), do: loop(wait)
+
+  # What is not cut into packets may come in any pieces.
+  defp raw?(options), do: options.stdio == :pipe and options.packet in [nil, :raw]
 
   defp last(text) when byte_size(text) <= @window_bytes, do: text
   defp last(text), do: binary_part(text, byte_size(text) - @window_bytes, @window_bytes)
