@@ -55,20 +55,18 @@ defmodule Snakepit.Pool.PIDLedger do
   def register_process(worker_id, fields \\ []) when is_binary(worker_id) do
     run = Run.current!()
 
-    record =
-      Enum.into(fields, %{
-        worker_id: worker_id,
-        run_id: run.id,
-        status: :active,
-        os_pid: nil,
-        pgid: nil,
-        identity: nil,
-        elixir_pid: nil,
-        command: [],
-        spawned_at: System.os_time(:millisecond)
-      })
-
-    Journal.append(run.journal, {:worker, Map.merge(record, Native.record_seal(record))})
+    Journal.append(run.journal, {
+      :worker,
+      worker_id,
+      run.id,
+      Keyword.get(fields, :status, :active),
+      fields[:os_pid],
+      fields[:pgid],
+      fields[:identity],
+      fields[:elixir_pid],
+      Keyword.get(fields, :command, []),
+      fields[:spawned_at] || System.os_time(:millisecond)
+    })
   end
 
   @doc "Forgets a worker. Whoever calls this knows that its process is gone."

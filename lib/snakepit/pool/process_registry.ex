@@ -128,9 +128,11 @@ defmodule Snakepit.Pool.ProcessRegistry do
 
       case PIDLedger.register_process(worker_id, ledger) do
         :ok ->
-          info = Enum.into([owner: owner, since_ms: now()] ++ record, info)
-          :ets.insert(@table, {worker_id, info, 0})
-          GenServer.cast(__MODULE__, {:watch, worker_id, owner})
+          active = Enum.into([owner: owner, since_ms: now()] ++ record, info)
+          :ets.insert(@table, {worker_id, active, 0})
+          # Most of the time it is the one that made the reservation, who is watched already.
+          if owner != info.owner, do: GenServer.cast(__MODULE__, {:watch, worker_id, owner})
+          :ok
 
         {:error, error} ->
           :ets.insert(@table, {worker_id, info, 0})
