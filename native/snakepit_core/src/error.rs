@@ -64,4 +64,9 @@ impl Error {
     pub(crate) fn os(call: &'static str) -> impl Fn(Errno) -> Self {
         move |errno| Self::Os { call, errno }
     }
+
+    /// Whether this process, or the system, has no descriptor left.
+    pub(crate) fn is_exhaustion(&self) -> bool {
+        matches!(self, Self::Os { errno: Errno::EMFILE | Errno::ENFILE, .. })
+    }
 }
