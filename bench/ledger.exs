@@ -104,8 +104,8 @@ defmodule Snakepit.Bench.Ledger do
 
   # What was acknowledged comes over a socket, so the kernel has it when the BEAM is killed.
   defp survival do
-    {:ok, listener} =
-      :gen_tcp.listen(0, [:binary, packet: :line, active: true, ip: {127, 0, 0, 1}])
+    options = [:binary, packet: :line, active: true, backlog: @writers, ip: {127, 0, 0, 1}]
+    {:ok, listener} = :gen_tcp.listen(0, options)
 
     {:ok, port} = :inet.port(listener)
 
@@ -151,7 +151,7 @@ defmodule Snakepit.Bench.Ledger do
 
     sockets =
       for _writer <- 1..@writers do
-        {:ok, socket} = :gen_tcp.accept(listener)
+        {:ok, socket} = :gen_tcp.accept(listener, 60_000)
         socket
       end
 
@@ -180,6 +180,8 @@ defmodule Snakepit.Bench.Ledger do
 
       {:tcp_closed, _socket} ->
         collect(lines, fatal, kill, open - 1)
+    after
+      60_000 -> raise "#{open} writers neither write nor end"
     end
   end
 
