@@ -7,12 +7,12 @@ defmodule Snakepit.Run do
   alias Snakepit.{DataDir, Error, Native, RunID, Telemetry}
   alias Snakepit.Ledger.Journal
 
-  @enforce_keys [:id, :data_dir, :directory, :instance, :lock, :journal, :record]
+  @enforce_keys [:id, :data_dir, :directory, :instance, :lock, :journal, :record, :begun]
   defstruct @enforce_keys
 
   @typedoc """
   `instance` stands for data directory and user: one never touches another's processes. `record` is
-  what the ledger keeps of the run itself.
+  what the ledger keeps of the run itself, `begun` a monotonic time in milliseconds.
   """
   @type t :: %__MODULE__{
           id: RunID.t(),
@@ -21,7 +21,8 @@ defmodule Snakepit.Run do
           instance: String.t(),
           lock: reference(),
           journal: reference(),
-          record: map()
+          record: map(),
+          begun: integer()
         }
 
   @doc """
@@ -30,10 +31,17 @@ defmodule Snakepit.Run do
   """
   @spec create!(map()) :: t()
   def create!(%{data_dir: data_dir} = config) do
+    begun = System.monotonic_time(:millisecond)
     DataDir.prepare!(data_dir)
     run = claim!(config)
     :persistent_term.put(__MODULE__, run)
-    Telemetry.execute([:snakepit, :run, :started], %{count: 1, duration_ms: 0}, %{run_id: run.id})
+
+    Telemetry.execute(
+      [:snakepit, :run, :started],
+      %{count: 1, duration_ms: run.begun - begun},
+      %{run_id: run.id}
+    )
+
     run
   end
 
@@ -67,7 +75,8 @@ defmodule Snakepit.Run do
         instance: config.instance || DataDir.instance(config.data_dir),
         lock: lock,
         journal: journal,
-        record: record
+        record: record,
+        begun: System.monotonic_time(:millisecond)
       }
     else
       # Someone has that id, or came between the directory and its lock.

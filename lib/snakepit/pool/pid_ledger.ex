@@ -174,8 +174,16 @@ defmodule Snakepit.Pool.PIDLedger do
       counts = %{
         found: report.found,
         killed: report.killed,
-        gone: report.found - length(report.survivors)
+        gone: report.found - length(report.survivors),
+        ambiguous: 0
       }
+
+      RunState.put_ending(%{
+        terminated_by: by,
+        found: report.found,
+        killed: report.killed,
+        ambiguous: 0
+      })
 
       History.close(state.run.directory, record, by, counts)
       History.prune(state.run.data_dir, state.config.history.keep)
