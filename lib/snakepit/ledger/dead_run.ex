@@ -62,13 +62,19 @@ defmodule Snakepit.Ledger.DeadRun do
   @spec whereabouts(t()) :: :here | :other_boot | :other_namespace | :running
   def whereabouts(%{record: %{beam: beam}}) do
     case Native.identity_scope(beam) do
-      {:ok, :here} -> if Native.process_alive(beam) == {:ok, true}, do: :running, else: :here
+      {:ok, :here} -> if another_alive?(beam), do: :running, else: :here
       {:ok, elsewhere} -> elsewhere
       {:error, _damaged} -> :here
     end
   end
 
   def whereabouts(_unknown), do: :here
+
+  # An earlier run of this very BEAM is dead: its application has been started again.
+  defp another_alive?(beam) do
+    {:ok, {_os_pid, own}} = Native.process_lookup(String.to_integer(System.pid()))
+    Native.process_alive(beam) == {:ok, true} and beam != own
+  end
 
   defp table(directory) do
     case Table.read(directory) do
