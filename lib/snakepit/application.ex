@@ -46,7 +46,7 @@ defmodule Snakepit.Application do
   @impl true
   def prep_stop(state) do
     # If the disk is full, the stop goes on without its record.
-    with {:error, error} <- RunState.advance(:shutting_down), do: log(error)
+    with {:error, error} <- RunState.shut_down(), do: log(error)
     state
   end
 

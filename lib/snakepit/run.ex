@@ -58,7 +58,7 @@ defmodule Snakepit.Run do
 
     with :ok <- make(directory),
          {:ok, lock} <- lock(directory),
-         {:ok, journal} <- Journal.open(directory),
+         {:ok, journal} <- journal(directory),
          {:ok, record} <- announce(journal, id) do
       %__MODULE__{
         id: id,
@@ -74,9 +74,9 @@ defmodule Snakepit.Run do
       :taken ->
         claim!(config)
 
-      {:error, %Error{reason: reason}} ->
+      {:error, %Error{}} = error ->
         File.rm_rf(directory)
-        DataDir.refuse!(config.data_dir, "cannot be written to: #{:file.format_error(reason)}")
+        DataDir.written!(error, config.data_dir)
     end
   end
 
@@ -93,8 +93,14 @@ defmodule Snakepit.Run do
     case Native.lock_take(Path.join(directory, "lock")) do
       {:ok, nil} -> :taken
       {:ok, lock} -> {:ok, lock}
+      {:error, {:enoent, _}} -> :taken
       {:error, error} -> {:error, Error.from_native(:claim, error)}
     end
+  end
+
+  # One who looked for dead runs between the directory and its lock has removed it as an empty one.
+  defp journal(directory) do
+    with {:error, %Error{reason: :enoent}} <- Journal.open(directory), do: :taken
   end
 
   # Synced, unlike what is said of workers: the history has to know of a run after a power loss too.
