@@ -55,16 +55,17 @@ defmodule Snakepit.Run do
   defp claim!(config) do
     id = RunID.generate()
     directory = Path.join(config.data_dir, id)
+    instance = config.instance || DataDir.instance(config.data_dir)
 
     with :ok <- make(directory),
          {:ok, lock} <- lock(directory),
          {:ok, journal} <- journal(directory),
-         {:ok, record} <- announce(journal, id) do
+         {:ok, record} <- announce(journal, id, instance) do
       %__MODULE__{
         id: id,
         data_dir: config.data_dir,
         directory: directory,
-        instance: config.instance || DataDir.instance(config.data_dir),
+        instance: instance,
         lock: lock,
         journal: journal,
         record: record
@@ -104,13 +105,14 @@ defmodule Snakepit.Run do
   end
 
   # Synced, unlike what is said of workers: the history has to know of a run after a power loss too.
-  defp announce(journal, id) do
+  defp announce(journal, id, instance) do
     os_pid = String.to_integer(System.pid())
     {:ok, {^os_pid, beam}} = Native.process_lookup(os_pid)
     now = System.os_time(:millisecond)
 
     record = %{
       run_id: id,
+      instance: instance,
       state: :initializing,
       beam: beam,
       beam_pid: os_pid,
