@@ -48,7 +48,7 @@ defmodule Snakepit.Application do
     # Not if the supervisor has given up: then the run has ended before this. And if the disk is full,
     # the stop goes on without its record.
     with :running <- RunState.current(),
-         {:error, error} <- RunState.advance(:shutting_down),
+         {:error, error} <- RunState.shut_down(),
          do: log(error)
 
     state

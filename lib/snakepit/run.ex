@@ -63,16 +63,17 @@ defmodule Snakepit.Run do
   defp claim!(config) do
     id = RunID.generate()
     directory = Path.join(config.data_dir, id)
+    instance = config.instance || DataDir.instance(config.data_dir)
 
     with :ok <- make(directory),
          {:ok, lock} <- lock(directory),
-         {:ok, journal} <- Journal.open(directory),
-         {:ok, record} <- announce(journal, id) do
+         {:ok, journal} <- journal(directory),
+         {:ok, record} <- announce(journal, id, instance) do
       %__MODULE__{
         id: id,
         data_dir: config.data_dir,
         directory: directory,
-        instance: config.instance || DataDir.instance(config.data_dir),
+        instance: instance,
         lock: lock,
         journal: journal,
         record: record,
@@ -83,9 +84,9 @@ defmodule Snakepit.Run do
       :taken ->
         claim!(config)
 
-      {:error, %Error{reason: reason}} ->
+      {:error, %Error{}} = error ->
         File.rm_rf(directory)
-        DataDir.refuse!(config.data_dir, "cannot be written to: #{:file.format_error(reason)}")
+        DataDir.written!(error, config.data_dir)
     end
   end
 
@@ -102,18 +103,25 @@ defmodule Snakepit.Run do
     case Native.lock_take(Path.join(directory, "lock")) do
       {:ok, nil} -> :taken
       {:ok, lock} -> {:ok, lock}
+      {:error, {:enoent, _}} -> :taken
       {:error, error} -> {:error, Error.from_native(:claim, error)}
     end
   end
 
+  # One who looked for dead runs between the directory and its lock has removed it as an empty one.
+  defp journal(directory) do
+    with {:error, %Error{reason: :enoent}} <- Journal.open(directory), do: :taken
+  end
+
   # Synced, unlike what is said of workers: the history has to know of a run after a power loss too.
-  defp announce(journal, id) do
+  defp announce(journal, id, instance) do
     os_pid = String.to_integer(System.pid())
     {:ok, {^os_pid, beam}} = Native.process_lookup(os_pid)
     now = System.os_time(:millisecond)
 
     record = %{
       run_id: id,
+      instance: instance,
       state: :initializing,
       beam: beam,
       beam_pid: os_pid,

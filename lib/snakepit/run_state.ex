@@ -134,9 +134,12 @@ defmodule Snakepit.RunState do
     end
   end
 
+  # A stop goes on whether or not the disk can be told of it.
   @doc false
-  @spec advance!(t()) :: :ok
-  def advance!(to) do
-    with {:error, error} <- advance(to), do: raise(error)
+  @spec shut_down() :: :ok | {:error, Error.t()}
+  def shut_down do
+    recorded = advance(:shutting_down)
+    :persistent_term.put(__MODULE__, :shutting_down)
+    recorded
   end
 end

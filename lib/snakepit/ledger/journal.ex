@@ -77,7 +77,10 @@ defmodule Snakepit.Ledger.Journal do
   @doc "Removes the files, when all they say is in the ledger or in the history."
   @spec remove(Path.t()) :: :ok
   def remove(directory) do
-    for file <- [file(directory), old_file(directory)], do: File.rm(file)
+    # The third is there if the BEAM died while it changed the one for the other; it is empty.
+    for file <- [file(directory), old_file(directory), Path.join(directory, "journal.new")],
+        do: File.rm(file)
+
     :ok
   end
 

@@ -419,7 +419,13 @@ defmodule Snakepit.Pool.ProcessRegistry do
           taken?(info.worker_id),
           do: info
 
-    remove_all(state, stale)
+    removed = remove_all(state, stale)
+    # Those that the ledger could not let go of are taken by nobody, and swept another time.
+    for info <- stale,
+        lookup(info.worker_id) == info,
+        do: :ets.update_element(@table, info.worker_id, {3, 0})
+
+    removed
   end
 
   # Whoever counts to one has the reservation, to activate or to forget it.
