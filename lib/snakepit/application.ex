@@ -46,8 +46,12 @@ defmodule Snakepit.Application do
 
   @impl true
   def prep_stop(state) do
-    # If the disk is full, the stop goes on without its record.
-    with {:error, error} <- RunState.advance(:shutting_down), do: log(error)
+    # Not if the supervisor has given up: then the run has ended before this. And if the disk is full,
+    # the stop goes on without its record.
+    with :running <- RunState.current(),
+         {:error, error} <- RunState.shut_down(),
+         do: log(error)
+
     state
   end
 

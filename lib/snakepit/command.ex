@@ -158,10 +158,11 @@ defmodule Snakepit.Command do
 
   defp gids(nil), do: {:ok, nil}
 
+  # In any order: the kernel sorts them.
   defp gids(groups) do
     Enum.reduce_while(groups, {:ok, []}, fn group, {:ok, gids} ->
       case gid(group) do
-        {:ok, gid} -> {:cont, {:ok, gids ++ [gid]}}
+        {:ok, gid} -> {:cont, {:ok, [gid | gids]}}
         error -> {:halt, error}
       end
     end)

@@ -41,6 +41,16 @@ defmodule Snakepit.DataDir do
     end
   end
 
+  @doc "Raises if something in it could not be written."
+  @spec written!(:ok | {:error, term()}, Path.t()) :: :ok
+  def written!(:ok, _path), do: :ok
+  def written!({:error, reason}, path), do: refuse!(path, "cannot be written to: #{why(reason)}")
+
+  defp why(%Snakepit.Error{reason: reason}), do: :file.format_error(reason)
+  defp why({:file_error, _file, reason}), do: :file.format_error(reason)
+  defp why(reason) when is_atom(reason), do: :file.format_error(reason)
+  defp why(reason), do: inspect(reason)
+
   @doc false
   @spec refuse!(Path.t(), String.t()) :: no_return()
   def refuse!(path, why) do

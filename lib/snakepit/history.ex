@@ -38,7 +38,8 @@ defmodule Snakepit.History do
   def tidy(directory) do
     Journal.remove(directory)
 
-    for name <- [Path.basename(Table.path(directory)), "adopted", "obituary"],
+    # The door is the guardian's socket, which it had no time to remove.
+    for name <- [Path.basename(Table.path(directory)), "adopted", "obituary", "door"],
         do: File.rm(Path.join(directory, name))
 
     :ok

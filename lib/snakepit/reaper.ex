@@ -23,7 +23,7 @@ defmodule Snakepit.Reaper do
     begun = now()
     LegacyLedger.retire(run.data_dir)
     {dead, spared} = take(run)
-    {elsewhere, here} = Enum.split_with(dead, &(whereabouts(&1) != :here))
+    {elsewhere, here} = Enum.split_with(dead, &(DeadRun.whereabouts(&1) != :here))
     await_guardians(here, config)
     reap_here(here, spared, run, config, begun)
     Enum.each(elsewhere, &close_elsewhere(&1, begun))
@@ -35,7 +35,7 @@ defmodule Snakepit.Reaper do
     others = for {id, directory} <- DataDir.runs(run.data_dir), id != run.id, do: {id, directory}
 
     Enum.reduce(others, {[], [run.id]}, fn {id, directory}, {dead, spared} ->
-      case take_one(id, directory) do
+      case take_one(id, directory, run.instance) do
         %DeadRun{} = found -> {[found | dead], spared}
         :closed -> {dead, spared}
         :spared -> {dead, [id | spared]}
@@ -43,7 +43,7 @@ defmodule Snakepit.Reaper do
     end)
   end
 
-  defp take_one(id, directory) do
+  defp take_one(id, directory, instance) do
     cond do
       History.closed?(directory) ->
         History.tidy(directory)
@@ -54,11 +54,11 @@ defmodule Snakepit.Reaper do
         :spared
 
       true ->
-        lock(id, directory)
+        lock(id, directory, instance)
     end
   end
 
-  defp lock(id, directory) do
+  defp lock(id, directory, instance) do
     case Native.lock_take(Path.join(directory, "lock")) do
       {:ok, nil} ->
         :spared
@@ -69,7 +69,7 @@ defmodule Snakepit.Reaper do
           Native.lock_release(lock)
           :closed
         else
-          directory |> dead_run(id, lock) |> unless_running()
+          id |> DeadRun.read(directory, lock) |> unless_spared(instance)
         end
 
       # Removed meanwhile, or not ours to open.
@@ -78,20 +78,26 @@ defmodule Snakepit.Reaper do
     end
   end
 
-  defp dead_run(directory, id, lock), do: DeadRun.read(id, directory, lock)
+  defp unless_spared(dead, instance) do
+    cond do
+      # Somebody removed its lock under it.
+      DeadRun.whereabouts(dead) == :running ->
+        Logger.error("Snakepit: run #{dead.id} has lost its lock and is alive; it is left alone")
+        spare(dead)
 
-  # Somebody removed its lock under it.
-  defp unless_running(dead) do
-    if DeadRun.whereabouts(dead) == :running do
-      Logger.error("Snakepit: run #{dead.id} has lost its lock and is alive; it is left alone")
-      Native.lock_release(dead.lock)
-      :spared
-    else
-      dead
+      # Of one who shares the directory and nothing else.
+      match?(%{instance: other} when other != instance, dead.record) ->
+        spare(dead)
+
+      true ->
+        dead
     end
   end
 
-  defp whereabouts(dead), do: DeadRun.whereabouts(dead)
+  defp spare(dead) do
+    Native.lock_release(dead.lock)
+    :spared
+  end
 
   # A guardian that is still at it knows more than any ledger, and gives its workers the time that
   # they were promised. One that does not finish is ended.
@@ -127,7 +133,7 @@ defmodule Snakepit.Reaper do
     if DeadRun.blank?(dead) and counts.found == 0 and obituary == nil do
       File.rm_rf(dead.directory)
     else
-      {by, counts} = outcome(obituary, counts)
+      {by, counts} = outcome(dead.record, obituary, counts)
       closed = Map.take(counts, [:found, :killed, :gone, :ambiguous])
       History.close(dead.directory, record(dead, obituary), by, closed)
       post_mortem(obituary)
@@ -145,14 +151,18 @@ defmodule Snakepit.Reaper do
     Native.lock_release(dead.lock)
   end
 
+  # It had ended in order, and only its record was not closed any more.
+  defp outcome(%{state: :terminated, clean_shutdown: true}, _obituary, %{found: 0} = counts),
+    do: {:clean_shutdown, Map.put(counts, :gone, 0)}
+
   # The guardian's own count, where it had finished and nothing was left to find.
-  defp outcome(%{survivors: []} = obituary, %{found: 0} = counts) do
+  defp outcome(_record, %{survivors: []} = obituary, %{found: 0} = counts) do
     found = length(obituary.processes)
     killed = Enum.count(obituary.processes, & &1.killed)
     {:guardian, Map.merge(counts, %{found: found, killed: killed, gone: found})}
   end
 
-  defp outcome(_obituary, counts), do: {:cleanup, Map.put(counts, :gone, counts.found)}
+  defp outcome(_record, _obituary, counts), do: {:cleanup, Map.put(counts, :gone, counts.found)}
 
   defp record(%{record: nil}, %{beam_pid: beam_pid}), do: %{beam_pid: beam_pid}
   defp record(dead, _obituary), do: dead.record

@@ -7,12 +7,12 @@ defmodule Snakepit.Run do
   alias Snakepit.{DataDir, Error, Native, RunID, Telemetry}
   alias Snakepit.Ledger.Journal
 
-  @enforce_keys [:id, :data_dir, :directory, :instance, :lock, :journal, :record]
+  @enforce_keys [:id, :data_dir, :directory, :instance, :lock, :journal, :record, :begun]
   defstruct @enforce_keys
 
   @typedoc """
   `instance` stands for data directory and user: one never touches another's processes. `record` is
-  what the ledger keeps of the run itself.
+  what the ledger keeps of the run itself, `begun` a monotonic time in milliseconds.
   """
   @type t :: %__MODULE__{
           id: RunID.t(),
@@ -21,7 +21,8 @@ defmodule Snakepit.Run do
           instance: String.t(),
           lock: reference(),
           journal: reference(),
-          record: map()
+          record: map(),
+          begun: integer()
         }
 
   @doc """
@@ -30,10 +31,17 @@ defmodule Snakepit.Run do
   """
   @spec create!(map()) :: t()
   def create!(%{data_dir: data_dir} = config) do
+    begun = System.monotonic_time(:millisecond)
     DataDir.prepare!(data_dir)
     run = claim!(config)
     :persistent_term.put(__MODULE__, run)
-    Telemetry.execute([:snakepit, :run, :started], %{count: 1, duration_ms: 0}, %{run_id: run.id})
+
+    Telemetry.execute(
+      [:snakepit, :run, :started],
+      %{count: 1, duration_ms: run.begun - begun},
+      %{run_id: run.id}
+    )
+
     run
   end
 
@@ -55,28 +63,30 @@ defmodule Snakepit.Run do
   defp claim!(config) do
     id = RunID.generate()
     directory = Path.join(config.data_dir, id)
+    instance = config.instance || DataDir.instance(config.data_dir)
 
     with :ok <- make(directory),
          {:ok, lock} <- lock(directory),
-         {:ok, journal} <- Journal.open(directory),
-         {:ok, record} <- announce(journal, id) do
+         {:ok, journal} <- journal(directory),
+         {:ok, record} <- announce(journal, id, instance) do
       %__MODULE__{
         id: id,
         data_dir: config.data_dir,
         directory: directory,
-        instance: config.instance || DataDir.instance(config.data_dir),
+        instance: instance,
         lock: lock,
         journal: journal,
-        record: record
+        record: record,
+        begun: System.monotonic_time(:millisecond)
       }
     else
       # Someone has that id, or came between the directory and its lock.
       :taken ->
         claim!(config)
 
-      {:error, %Error{reason: reason}} ->
+      {:error, %Error{}} = error ->
         File.rm_rf(directory)
-        DataDir.refuse!(config.data_dir, "cannot be written to: #{:file.format_error(reason)}")
+        DataDir.written!(error, config.data_dir)
     end
   end
 
@@ -93,18 +103,25 @@ defmodule Snakepit.Run do
     case Native.lock_take(Path.join(directory, "lock")) do
       {:ok, nil} -> :taken
       {:ok, lock} -> {:ok, lock}
+      {:error, {:enoent, _}} -> :taken
       {:error, error} -> {:error, Error.from_native(:claim, error)}
     end
   end
 
+  # One who looked for dead runs between the directory and its lock has removed it as an empty one.
+  defp journal(directory) do
+    with {:error, %Error{reason: :enoent}} <- Journal.open(directory), do: :taken
+  end
+
   # Synced, unlike what is said of workers: the history has to know of a run after a power loss too.
-  defp announce(journal, id) do
+  defp announce(journal, id, instance) do
     os_pid = String.to_integer(System.pid())
     {:ok, {^os_pid, beam}} = Native.process_lookup(os_pid)
     now = System.os_time(:millisecond)
 
     record = %{
       run_id: id,
+      instance: instance,
       state: :initializing,
       beam: beam,
       beam_pid: os_pid,

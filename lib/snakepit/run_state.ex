@@ -105,7 +105,20 @@ defmodule Snakepit.RunState do
   def start, do: :persistent_term.put(__MODULE__, :initializing)
 
   @doc false
-  def forget, do: :persistent_term.erase(__MODULE__)
+  def forget do
+    :persistent_term.erase(__MODULE__)
+    :persistent_term.erase({__MODULE__, :ending})
+  end
+
+  # How the run has ended, for whoever is told last.
+  @doc false
+  def put_ending(ending), do: :persistent_term.put({__MODULE__, :ending}, ending)
+
+  @doc false
+  def ending do
+    unknown = %{terminated_by: nil, found: 0, killed: 0, ambiguous: 0}
+    :persistent_term.get({__MODULE__, :ending}, unknown)
+  end
 
   # Takes the current run to its next state, once the disk knows of it.
   @doc false
@@ -121,9 +134,12 @@ defmodule Snakepit.RunState do
     end
   end
 
+  # A stop goes on whether or not the disk can be told of it.
   @doc false
-  @spec advance!(t()) :: :ok
-  def advance!(to) do
-    with {:error, error} <- advance(to), do: raise(error)
+  @spec shut_down() :: :ok | {:error, Error.t()}
+  def shut_down do
+    recorded = advance(:shutting_down)
+    :persistent_term.put(__MODULE__, :shutting_down)
+    recorded
   end
 end

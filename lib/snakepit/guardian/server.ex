@@ -18,6 +18,8 @@ defmodule Snakepit.Guardian.Server do
   @ahead 4
   # More children than one guardian starts. The lineage counts them modulo this number.
   @ids_per_guardian 67_108_864
+  # What the guardian may take to write its last word when nothing is left.
+  @guardian_end_ms 5_000
 
   @doc false
   def start_link(opts), do: GenServer.start_link(__MODULE__, opts, name: Guardian)
@@ -208,12 +210,15 @@ defmodule Snakepit.Guardian.Server do
     sweep(state.run)
   end
 
-  # Otherwise this returns when nothing is left. The port closes with this process, which the guardian
-  # takes for the death of the BEAM, so whatever the reason, it ends everything and then itself.
+  # Otherwise this returns when nothing is left, the guardian included. It takes the closed port for the
+  # death of the BEAM, so whatever the reason, it ends everything and then itself.
   def terminate(_reason, state) do
     if command(state.port, {:stop_all, state.grace_ms}),
       do: await_all_gone(state.port, state.run),
       else: sweep(state.run)
+
+    close(state.port)
+    Native.process_await([state.process.identity], @guardian_end_ms)
   end
 
   defp await_all_gone(port, run) do
@@ -388,6 +393,12 @@ defmodule Snakepit.Guardian.Server do
 
   defp gone(operation, survivors, _answer) do
     {:error, %Error{operation: operation, reason: :survivors, os_pids: survivors}}
+  end
+
+  defp close(port) do
+    Port.close(port)
+  rescue
+    ArgumentError -> true
   end
 
   # The port of a guardian that has died is closed; the message that says so is on its way.

@@ -10,7 +10,17 @@ defmodule Snakepit.Ledger.DeadRun do
   alias Snakepit.Ledger.{Journal, Table}
 
   @enforce_keys [:id, :directory, :lock]
-  defstruct [:id, :directory, :lock, :record, :guardian, workers: [], adopted: [], bad: 0]
+  defstruct [
+    :id,
+    :directory,
+    :lock,
+    :record,
+    :guardian,
+    workers: [],
+    adopted: [],
+    bad: 0,
+    ignored: 0
+  ]
 
   @type t :: %__MODULE__{
           id: String.t(),
@@ -20,7 +30,8 @@ defmodule Snakepit.Ledger.DeadRun do
           guardian: Native.identity() | nil,
           workers: [map()],
           adopted: [Native.identity()],
-          bad: non_neg_integer()
+          bad: non_neg_integer(),
+          ignored: non_neg_integer()
         }
 
   @doc "Reads the run of a directory whose lock has been taken."
@@ -38,10 +49,11 @@ defmodule Snakepit.Ledger.DeadRun do
       directory: directory,
       lock: lock,
       record: believable(contents.run),
-      guardian: contents.guardian,
+      guardian: if(is_binary(contents.guardian), do: contents.guardian),
       workers: for({_id, %{run_id: ^id} = worker} <- contents.workers, do: worker),
       adopted: for({_os_pid, identity} <- Native.adopted_read(directory), do: identity),
-      bad: contents.bad
+      bad: contents.bad,
+      ignored: ignored
     }
   end
 
@@ -51,24 +63,40 @@ defmodule Snakepit.Ledger.DeadRun do
     for(%{identity: identity} when identity != nil <- run.workers, do: identity) ++ run.adopted
   end
 
-  @doc "Whether it knew of anything at all. If not, only its directory had been made."
+  @doc "Whether only its directory had been made: there is nothing in it that says anything."
   @spec blank?(t()) :: boolean()
-  def blank?(run), do: run.record == nil and identities(run) == [] and run.bad == 0
+  def blank?(run) do
+    run.record == nil and run.ignored == 0 and files(run.directory) -- ["lock", "journal"] == []
+  end
 
   @doc """
   Where its BEAM ran: `:here`; before the last boot, or in another container, where nothing of it can
   be reached from here; or still `:running`, which its lock should have prevented.
   """
   @spec whereabouts(t()) :: :here | :other_boot | :other_namespace | :running
-  def whereabouts(%{record: %{beam: beam}}) do
+  def whereabouts(%{record: %{beam: beam} = record}) do
     case Native.identity_scope(beam) do
-      {:ok, :here} -> if Native.process_alive(beam) == {:ok, true}, do: :running, else: :here
+      {:ok, :here} -> if another_runs?(beam, record), do: :running, else: :here
       {:ok, elsewhere} -> elsewhere
       {:error, _damaged} -> :here
     end
   end
 
   def whereabouts(_unknown), do: :here
+
+  defp files(directory) do
+    case File.ls(directory) do
+      {:ok, names} -> names
+      # Another was quicker.
+      {:error, :enoent} -> []
+    end
+  end
+
+  # This very BEAM may have stopped and started Snakepit, with a disk in between that was full.
+  defp another_runs?(beam, record) do
+    Native.process_alive(beam) == {:ok, true} and
+      Integer.to_string(record[:beam_pid] || 0) != System.pid()
+  end
 
   defp table(directory) do
     case Table.read(directory) do

@@ -12,10 +12,13 @@ defmodule Snakepit.Ledger.Journal do
   # Some hundred thousand entries. More are never there unless nobody carries them off.
   @max_bytes 64 * 1024 * 1024
 
+  # A worker's is a tuple of the fields of `Snakepit.Pool.PIDLedger.entry/0`, in their order: half the
+  # bytes of a map, and half the time. It needs no seal of its own, unlike in DETS.
   @type entry ::
           {:run, map()}
           | {:guardian, Native.identity()}
-          | {:worker, map()}
+          | {:worker, String.t(), String.t(), atom(), integer() | nil, integer() | nil,
+             binary() | nil, String.t() | nil, [binary()], integer()}
           | {:gone, worker_id :: String.t()}
 
   @doc "Opens the journal of a run's directory to write to it."
@@ -74,7 +77,10 @@ defmodule Snakepit.Ledger.Journal do
   @doc "Removes the files, when all they say is in the ledger or in the history."
   @spec remove(Path.t()) :: :ok
   def remove(directory) do
-    for file <- [file(directory), old_file(directory)], do: File.rm(file)
+    # The third is there if the BEAM died while it changed the one for the other; it is empty.
+    for file <- [file(directory), old_file(directory), Path.join(directory, "journal.new")],
+        do: File.rm(file)
+
     :ok
   end
 

@@ -115,8 +115,12 @@ defmodule Snakepit.Ledger.Table do
   defp object({:current_run, sealed}, contents), do: unseal(contents, :run, sealed)
   defp object({:guardian, sealed}, contents), do: unseal(contents, :guardian, sealed)
 
-  defp object({id, record}, contents) when is_binary(id),
-    do: entry({:worker, record}, contents)
+  defp object({id, sealed}, contents) when is_binary(id) do
+    case Native.record_check(sealed) do
+      {:ok, record} -> put_in(contents.workers[record.worker_id], record)
+      {:error, _flaw} -> %{contents | bad: contents.bad + 1}
+    end
+  end
 
   defp object(_foreign, contents), do: %{contents | bad: contents.bad + 1}
 
@@ -133,21 +137,45 @@ defmodule Snakepit.Ledger.Table do
   defp entry({:gone, worker_id}, contents),
     do: %{contents | workers: Map.delete(contents.workers, worker_id)}
 
-  defp entry({:worker, sealed}, contents) do
-    case Native.record_check(sealed) do
-      {:ok, record} -> put_in(contents.workers[record.worker_id], record)
-      {:error, _flaw} -> %{contents | bad: contents.bad + 1}
+  defp entry(worker, contents) do
+    case sealed(worker) do
+      {:ok, sealed} -> object({sealed.worker_id, sealed}, contents)
+      :error -> %{contents | bad: contents.bad + 1}
     end
   end
-
-  defp entry(_foreign, contents), do: %{contents | bad: contents.bad + 1}
 
   defp change({:run, record}), do: {:current_run, {:current_run, Seal.seal(record)}}
   defp change({:guardian, identity}), do: {:guardian, {:guardian, Seal.seal(identity)}}
 
-  defp change({:worker, %{worker_id: id} = sealed}), do: {id, {id, sealed}}
   defp change({:gone, id}), do: {id, nil}
-  defp change(_foreign), do: nil
+
+  defp change(worker) do
+    case sealed(worker) do
+      {:ok, sealed} -> {sealed.worker_id, {sealed.worker_id, sealed}}
+      :error -> nil
+    end
+  end
+
+  defp sealed({:worker, id, run_id, status, os_pid, pgid, identity, owner, command, spawned_at}) do
+    record = %{
+      worker_id: id,
+      run_id: run_id,
+      status: status,
+      os_pid: os_pid,
+      pgid: pgid,
+      identity: identity,
+      elixir_pid: owner,
+      command: command,
+      spawned_at: spawned_at
+    }
+
+    {:ok, Map.merge(record, Native.record_seal(record))}
+  rescue
+    # A term of another program, or of a later version.
+    ArgumentError -> :error
+  end
+
+  defp sealed(_foreign), do: :error
 
   defp each(items, fun) do
     Enum.reduce_while(items, :ok, fn item, :ok ->

@@ -14,7 +14,7 @@ defmodule Snakepit.Pool.ApplicationCleanup do
 
   require Logger
 
-  alias Snakepit.{Config, Error, Guardian, Native, Run, Strays, Telemetry}
+  alias Snakepit.{Config, Error, Guardian, Native, Run, RunState, Strays, Telemetry}
   alias Snakepit.Pool.{PIDLedger, ProcessRegistry}
 
   @doc false
@@ -44,7 +44,12 @@ defmodule Snakepit.Pool.ApplicationCleanup do
   end
 
   @impl true
-  def terminate(_reason, %{cleanup_on_stop: true} = config) do
+  def terminate(_reason, config) do
+    # A sibling that crashes takes this process with it, and no worker.
+    if config.cleanup_on_stop and RunState.current() == :shutting_down, do: barrier(config)
+  end
+
+  defp barrier(config) do
     report = run(config.cleanup_on_stop_timeout_ms, config.force_kill_timeout_ms)
     tell(report)
 
@@ -55,8 +60,6 @@ defmodule Snakepit.Pool.ApplicationCleanup do
       clean_shutdown: report.survivors == []
     })
   end
-
-  def terminate(_reason, _config), do: :ok
 
   # Nothing to say if nothing was there, or all of it went when asked.
   defp tell(%{killed: 0, survivors: []}), do: :ok

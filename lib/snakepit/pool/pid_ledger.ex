@@ -15,7 +15,7 @@ defmodule Snakepit.Pool.PIDLedger do
 
   require Logger
 
-  alias Snakepit.{Config, Error, History, Native, Reaper, Run, RunState}
+  alias Snakepit.{Config, DataDir, Error, History, Native, Reaper, Run, RunState}
   alias Snakepit.Ledger.{Journal, Table}
 
   @carry_interval_ms 1_000
@@ -55,20 +55,18 @@ defmodule Snakepit.Pool.PIDLedger do
   def register_process(worker_id, fields \\ []) when is_binary(worker_id) do
     run = Run.current!()
 
-    record =
-      Enum.into(fields, %{
-        worker_id: worker_id,
-        run_id: run.id,
-        status: :active,
-        os_pid: nil,
-        pgid: nil,
-        identity: nil,
-        elixir_pid: nil,
-        command: [],
-        spawned_at: System.os_time(:millisecond)
-      })
-
-    Journal.append(run.journal, {:worker, Map.merge(record, Native.record_seal(record))})
+    Journal.append(run.journal, {
+      :worker,
+      worker_id,
+      run.id,
+      Keyword.get(fields, :status, :active),
+      fields[:os_pid],
+      fields[:pgid],
+      fields[:identity],
+      fields[:elixir_pid],
+      Keyword.get(fields, :command, []),
+      fields[:spawned_at] || System.os_time(:millisecond)
+    })
   end
 
   @doc "Forgets a worker. Whoever calls this knows that its process is gone."
@@ -120,12 +118,10 @@ defmodule Snakepit.Pool.PIDLedger do
     run = Run.current!()
     config = Config.fetch!()
 
-    with {:ok, table} <- open(run) do
-      state = %{run: run, config: config, table: table, failing: nil, report: nil}
-      # Not after a crash of this process: then the run is where it was.
-      if RunState.current() == :initializing, do: clean_up(run, config)
-      {:ok, schedule(carry(state))}
-    end
+    state = %{run: run, config: config, table: open!(run), failing: nil, report: nil}
+    # Not after a crash of this process: then the run is where it was.
+    if RunState.current() == :initializing, do: clean_up(run, config)
+    {:ok, schedule(carry(state))}
   end
 
   @impl true
@@ -159,13 +155,14 @@ defmodule Snakepit.Pool.PIDLedger do
   defp orderly?(_crash), do: false
 
   defp clean_up(run, config) do
-    RunState.advance!(:cleaning_stale)
+    :cleaning_stale |> RunState.advance() |> DataDir.written!(run.data_dir)
     Reaper.reap(run, config)
-    RunState.advance!(:running)
+    :running |> RunState.advance() |> DataDir.written!(run.data_dir)
   end
 
   defp finish(state) do
-    if RunState.current() == :running, do: RunState.advance!(:shutting_down)
+    # Not stopped by anybody: its supervisor has given up.
+    if RunState.current() == :running, do: RunState.shut_down()
     report = state.report || %{found: 0, killed: 0, survivors: [], clean_shutdown: false}
 
     with :ok <- RunState.advance(:terminated, clean_shutdown: report.clean_shutdown) do
@@ -176,21 +173,36 @@ defmodule Snakepit.Pool.PIDLedger do
       counts = %{
         found: report.found,
         killed: report.killed,
-        gone: report.found - length(report.survivors)
+        gone: report.found - length(report.survivors),
+        ambiguous: 0
       }
+
+      RunState.put_ending(%{
+        terminated_by: by,
+        found: report.found,
+        killed: report.killed,
+        ambiguous: 0
+      })
 
       History.close(state.run.directory, record, by, counts)
       History.prune(state.run.data_dir, state.config.history.keep)
     end
   end
 
-  # A table that DETS refuses is of no use, and not in the way.
-  defp open(run) do
-    with {:error, reason} <- Table.open(__MODULE__, run.directory) do
-      aside = Table.set_aside(Table.path(run.directory), "refused")
-      Logger.error("Snakepit's ledger is damaged (#{inspect(reason)}), set aside as #{aside}")
-      with {:error, reason} <- Table.open(__MODULE__, run.directory), do: {:stop, reason}
+  defp open!(run) do
+    case Table.open(__MODULE__, run.directory) do
+      {:ok, table} -> table
+      {:error, {:file_error, _file, _reason}} = error -> DataDir.written!(error, run.data_dir)
+      {:error, reason} -> open_anew!(run, reason)
     end
+  end
+
+  # A table that DETS refuses is of no use, and not in the way.
+  defp open_anew!(run, reason) do
+    aside = Table.set_aside(Table.path(run.directory), "refused")
+    Logger.error("Snakepit's ledger is damaged (#{inspect(reason)}), set aside as #{aside}")
+    {:ok, table} = Table.open(__MODULE__, run.directory)
+    table
   end
 
   # Failing is nothing that the workers would have to know of: the journal has it all, and refuses

@@ -128,9 +128,11 @@ defmodule Snakepit.Pool.ProcessRegistry do
 
       case PIDLedger.register_process(worker_id, ledger) do
         :ok ->
-          info = Enum.into([owner: owner, since_ms: now()] ++ record, info)
-          :ets.insert(@table, {worker_id, info, 0})
-          GenServer.cast(__MODULE__, {:watch, worker_id, owner})
+          active = Enum.into([owner: owner, since_ms: now()] ++ record, info)
+          :ets.insert(@table, {worker_id, active, 0})
+          # Most of the time it is the one that made the reservation, who is watched already.
+          if owner != info.owner, do: GenServer.cast(__MODULE__, {:watch, worker_id, owner})
+          :ok
 
         {:error, error} ->
           :ets.insert(@table, {worker_id, info, 0})
@@ -417,7 +419,13 @@ defmodule Snakepit.Pool.ProcessRegistry do
           taken?(info.worker_id),
           do: info
 
-    remove_all(state, stale)
+    removed = remove_all(state, stale)
+    # Those that the ledger could not let go of are taken by nobody, and swept another time.
+    for info <- stale,
+        lookup(info.worker_id) == info,
+        do: :ets.update_element(@table, info.worker_id, {3, 0})
+
+    removed
   end
 
   # Whoever counts to one has the reservation, to activate or to forget it.

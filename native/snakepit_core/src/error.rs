@@ -70,4 +70,9 @@ impl Error {
         let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
         Self::Os { call, errno }
     }
+
+    /// Whether this process, or the system, has no descriptor left.
+    pub(crate) fn is_exhaustion(&self) -> bool {
+        matches!(self, Self::Os { errno: Errno::EMFILE | Errno::ENFILE, .. })
+    }
 }

@@ -186,6 +186,6 @@ fn wait_until_empty(pgid: Pid, deadline: Instant) -> Result<bool, Error> {
             return Ok(false);
         }
         let references: Vec<_> = members.iter().map(Process::reference).collect();
-        os::wait_for_exits(&references, deadline).map_err(Error::os("wait"))?;
+        stop::wait_for_exits(&references, deadline)?;
     }
 }

@@ -127,6 +127,8 @@ fn is_same(one: &Identity, other: &Identity) -> bool {
 struct Claims<'a> {
     search: Search<'a>,
     runs: HashMap<RunId, usize>,
+    /// Who asks.
+    own: Option<Owner>,
     /// Whether a BEAM that a marker names is gone.
     gone: RefCell<HashMap<(i32, u64), bool>>,
 }
@@ -134,7 +136,8 @@ struct Claims<'a> {
 impl<'a> Claims<'a> {
     fn new(search: Search<'a>) -> Self {
         let runs = search.runs.iter().enumerate().map(|(index, run)| (run.run_id, index));
-        Self { search, runs: runs.collect(), gone: RefCell::default() }
+        let own = Owner::current().ok();
+        Self { search, runs: runs.collect(), own, gone: RefCell::default() }
     }
 
     fn stray(&self) -> usize {
@@ -164,10 +167,14 @@ impl<'a> Claims<'a> {
         Some(self.runs.get(&run_id).copied().unwrap_or_else(|| self.stray()))
     }
 
-    /// In doubt it is there: another container's pids mean nothing here.
+    /// In doubt it is there: another container's pids mean nothing here. An earlier run of this very
+    /// BEAM, whose application was started again, is as dead as any; the present one is spared.
     fn is_gone(&self, owner: &Owner) -> bool {
         if !owner.is_from_here() {
             return false;
+        }
+        if self.own.as_ref() == Some(owner) {
+            return true;
         }
         let key = (owner.pid.as_raw(), owner.start);
         *self.gone.borrow_mut().entry(key).or_insert_with(|| {

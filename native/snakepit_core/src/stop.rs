@@ -35,15 +35,29 @@ pub enum Outcome {
     Ambiguous,
     /// It is protected: see [`crate::protect`].
     Refused,
-    /// It was killed and is still there, for example in an uninterruptible system call.
+    /// It was killed and is still there, for example in an uninterruptible system call; or there was
+    /// no descriptor to be had to reach it by.
     Survived,
 }
+
+/// How often to try again while there is no descriptor to be had.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A process that was signalled and may still be there.
 struct Pending {
     index: usize,
     /// Dropped while there are more processes than descriptors; opened again by identity.
     process: Option<Process>,
+}
+
+/// What is behind a target.
+enum Behind {
+    /// The process.
+    Process(Process),
+    /// None to signal, for this reason.
+    Nobody(Outcome),
+    /// Not known: there is no descriptor left to look with.
+    NoRoom,
 }
 
 /// Ends all `targets` and says of each how it went, in their order.
@@ -60,7 +74,7 @@ pub fn stop(
 ) -> Result<Vec<Outcome>, Error> {
     let mut batch = Batch::new(targets, run_id);
     let left = batch.ask(plan)?;
-    let killed = batch.signal(left, Signal::KILL, Outcome::Stopped)?;
+    let killed = batch.signal(left, Signal::KILL, plan.kill_wait, Outcome::Stopped)?;
     let left = batch.wait(killed, Instant::now() + plan.kill_wait, Outcome::Killed)?;
     Ok(batch.finish(left))
 }
@@ -93,7 +107,7 @@ impl<'a> Batch<'a> {
 
     fn ask(&mut self, plan: &Plan) -> Result<Vec<Pending>, Error> {
         let all = (0..self.targets.len()).map(|index| Pending { index, process: None }).collect();
-        let asked = self.signal(all, plan.signal, Outcome::Gone)?;
+        let asked = self.signal(all, plan.signal, plan.grace, Outcome::Gone)?;
         self.wait(asked, Instant::now() + plan.grace, Outcome::Stopped)
     }
 
@@ -105,23 +119,41 @@ impl<'a> Batch<'a> {
     }
 
     /// Signals each; those that turn out to be gone get the outcome `if_gone`. Returns those that
-    /// are worth waiting for.
+    /// are worth waiting for, and those for which there was no descriptor in all of `patience`.
     fn signal(
         &mut self,
         pending: Vec<Pending>,
         signal: Signal,
+        patience: Duration,
         if_gone: Outcome,
     ) -> Result<Vec<Pending>, Error> {
-        let capacity = descriptor_budget();
+        let deadline = Instant::now() + patience;
+        let mut capacity = descriptor_budget();
         let mut held = pending.iter().filter(|one| one.process.is_some()).count();
-        let mut signalled = Vec::with_capacity(pending.len());
-        for one in pending {
-            let was_held = one.process.is_some();
-            let process = match self.hold(one.index, one.process)? {
-                Ok(process) => process,
-                Err(outcome) => {
-                    self.outcomes[one.index] =
-                        if outcome == Outcome::Gone { if_gone } else { outcome };
+        let mut signalled: Vec<Pending> = Vec::with_capacity(pending.len());
+        // Those that are held need no descriptor, and may come to free theirs.
+        let (first, then): (Vec<_>, Vec<_>) =
+            pending.into_iter().partition(|one| one.process.is_some());
+        for Pending { index, process } in first.into_iter().chain(then) {
+            let was_held = process.is_some();
+            let mut behind = self.behind(index, process)?;
+            while matches!(behind, Behind::NoRoom) {
+                // From here on nothing is held only to save opening it again.
+                capacity = 0;
+                let freed = signalled.iter_mut().filter_map(|one| one.process.take()).count();
+                if freed == 0 && !pause_until(deadline) {
+                    break;
+                }
+                behind = self.behind(index, None)?;
+            }
+            let process = match behind {
+                Behind::Process(process) => process,
+                Behind::Nobody(outcome) => {
+                    self.outcomes[index] = if outcome == Outcome::Gone { if_gone } else { outcome };
+                    continue;
+                }
+                Behind::NoRoom => {
+                    signalled.push(Pending { index, process: None });
                     continue;
                 }
             };
@@ -129,10 +161,10 @@ impl<'a> Batch<'a> {
                 Ok(Delivery::Sent) => {
                     let keep = was_held || held < capacity;
                     held += usize::from(keep && !was_held);
-                    signalled.push(Pending { index: one.index, process: keep.then_some(process) });
+                    signalled.push(Pending { index, process: keep.then_some(process) });
                 }
-                Ok(Delivery::Gone) => self.outcomes[one.index] = if_gone,
-                Err(error) => self.outcomes[one.index] = refusal(&error).ok_or(error)?,
+                Ok(Delivery::Gone) => self.outcomes[index] = if_gone,
+                Err(error) => self.outcomes[index] = refusal(&error).ok_or(error)?,
             }
         }
         Ok(signalled)
@@ -152,15 +184,28 @@ impl<'a> Batch<'a> {
             // first ones have. What one waits for the other need not.
             let size = pending.len().min(descriptor_budget());
             let mut part = Vec::with_capacity(size);
+            let mut later = Vec::new();
             for one in pending.drain(..size) {
-                match self.hold(one.index, one.process)? {
-                    Ok(process) => part.push((one.index, process)),
-                    Err(Outcome::Gone) => self.outcomes[one.index] = if_exited,
-                    Err(outcome) => self.outcomes[one.index] = outcome,
+                match self.behind(one.index, one.process)? {
+                    Behind::Process(process) => part.push((one.index, process)),
+                    Behind::Nobody(Outcome::Gone) => self.outcomes[one.index] = if_exited,
+                    Behind::Nobody(outcome) => self.outcomes[one.index] = outcome,
+                    Behind::NoRoom => later.push(Pending { index: one.index, process: None }),
                 }
             }
+            if !later.is_empty() {
+                // All that there were: whoever else needs one gets half of them.
+                let surplus = part.split_off(part.len().div_ceil(2));
+                later
+                    .extend(surplus.into_iter().map(|(index, _)| Pending { index, process: None }));
+            }
+            if part.is_empty() && !pause_until(deadline) {
+                left.append(&mut later);
+            }
+            later.append(&mut pending);
+            pending = later;
             let references: Vec<_> = part.iter().map(|(_, process)| process.reference()).collect();
-            os::wait_for_exits(&references, deadline).map_err(Error::os("wait"))?;
+            wait_for_exits(&references, deadline)?;
             for (index, process) in part {
                 if process.is_alive()? {
                     left.push(Pending { index, process: pending.is_empty().then_some(process) });
@@ -172,18 +217,47 @@ impl<'a> Batch<'a> {
         Ok(left)
     }
 
-    /// The process behind a target, or how things stand if there is none to signal.
-    fn hold(&self, index: usize, held: Option<Process>) -> Result<Result<Process, Outcome>, Error> {
+    fn behind(&self, index: usize, held: Option<Process>) -> Result<Behind, Error> {
         let process = match held {
             Some(process) => process,
-            None => match Process::reopen(&self.targets[index], self.run_id)? {
-                Found::Same(process) => process,
-                Found::Gone => return Ok(Err(Outcome::Gone)),
-                Found::Ambiguous => return Ok(Err(Outcome::Ambiguous)),
+            None => match Process::reopen(&self.targets[index], self.run_id) {
+                Ok(Found::Same(process)) => process,
+                Ok(Found::Gone) => return Ok(Behind::Nobody(Outcome::Gone)),
+                Ok(Found::Ambiguous) => return Ok(Behind::Nobody(Outcome::Ambiguous)),
+                Err(error) if error.is_exhaustion() => return Ok(Behind::NoRoom),
+                Err(error) => return Err(error),
             },
         };
-        Ok(if process.is_alive()? { Ok(process) } else { Err(Outcome::Gone) })
+        let alive = process.is_alive()?;
+        Ok(if alive { Behind::Process(process) } else { Behind::Nobody(Outcome::Gone) })
     }
+}
+
+/// Waits a moment for others to give descriptors back. False if the time is up.
+fn pause_until(deadline: Instant) -> bool {
+    let left = deadline.saturating_duration_since(Instant::now());
+    std::thread::sleep(left.min(PAUSE));
+    !left.is_zero()
+}
+
+/// As [`os::wait_for_exits`], which takes a descriptor of its own, or by asking again and again if
+/// there is none.
+pub(crate) fn wait_for_exits(
+    references: &[&os::Reference],
+    deadline: Instant,
+) -> Result<(), Error> {
+    match os::wait_for_exits(references, deadline).map_err(Error::os("wait")) {
+        Err(error) if error.is_exhaustion() => {}
+        result => return result,
+    }
+    for reference in references {
+        while !reference.has_exited().map_err(Error::os("process state"))? {
+            if !pause_until(deadline) {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Sends `signal`, and `SIGCONT` after it: a stopped process acts on nothing but `SIGKILL` until it

@@ -13,9 +13,9 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::process::{Delivery, Found};
-use crate::stop::{descriptor_budget, refusal};
+use crate::stop::{descriptor_budget, refusal, wait_for_exits};
 use crate::table::{self, Columns, Entry, State};
-use crate::{Error, Identity, Process, Signal, os, protect};
+use crate::{Error, Identity, Process, Signal, protect};
 
 /// How long a frozen tree may take to come to rest. A member that is in an uninterruptible system
 /// call counts as at rest.
@@ -195,7 +195,7 @@ pub fn kill(roots: &Roots, deadline: Instant) -> Result<Report, Error> {
         roots.identities.extend(struck.sent);
         let references: Vec<_> = held.iter().map(Process::reference).collect();
         let pause = deadline.min(Instant::now() + PASS_LIMIT);
-        os::wait_for_exits(&references, pause).map_err(Error::os("wait"))?;
+        wait_for_exits(&references, pause)?;
     }
 }
 

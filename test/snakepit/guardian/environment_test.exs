@@ -1,7 +1,7 @@
 defmodule Snakepit.Guardian.EnvironmentTest do
   use Snakepit.Test.GuardianCase
 
-  alias Snakepit.Run
+  alias Snakepit.{Error, Run}
 
   test "markers are there and cannot be overridden" do
     run_id = Run.current!().id
@@ -62,5 +62,15 @@ defmodule Snakepit.Guardian.EnvironmentTest do
     assert nobody =~ ~r/uid=65534\(nobody\) gid=65534\(nogroup\) groups=65534\(nogroup\)/
     assert output(["id", "-u"], user: 12_345) == "12345\n"
     assert output(["id", "-G"], user: "nobody", group: 7, groups: [8, 9]) == "7 8 9\n"
+  end
+
+  @tag :root
+  test "all groups count, and more than the kernel takes are an error" do
+    groups = Enum.to_list(1_000..1_999)
+    expected = Enum.map_join([7 | groups], " ", &to_string/1) <> "\n"
+    assert output(["id", "-G"], user: "nobody", group: 7, groups: groups) == expected
+
+    assert {_child, {:error, %Error{step: :groups, reason: :einval}}} =
+             run(["true"], user: "nobody", groups: Enum.to_list(1..65_537))
   end
 end

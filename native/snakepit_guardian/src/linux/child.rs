@@ -172,8 +172,8 @@ unsafe fn prepare(gate: RawFd, image: *const Header, header: &Header) {
         }
         // Groups before the user: afterwards there is no right to change them.
         if header.groups != 0 {
-            let groups = at::<u64>(image, header.groups);
-            set_groups(gate, groups, header.group_count);
+            let groups = at::<libc::gid_t>(image, header.groups);
+            check(gate, Step::Groups, libc::setgroups(header.group_count, groups));
         }
         if let Some(gid) = header.gid {
             check(gate, Step::Group, libc::setresgid(gid, gid, gid));
@@ -185,21 +185,6 @@ unsafe fn prepare(gate: RawFd, image: *const Header, header: &Header) {
         if header.directory != 0 {
             check(gate, Step::Directory, libc::chdir(at(image, header.directory)));
         }
-    }
-}
-
-/// More supplementary groups than any account has.
-const MAX_GROUPS: usize = 256;
-
-unsafe fn set_groups(gate: RawFd, groups: *const u64, count: usize) {
-    let mut list: [libc::gid_t; MAX_GROUPS] = [0; MAX_GROUPS];
-    let count = count.min(MAX_GROUPS);
-    // SAFETY: `groups` holds `count` words of the image.
-    unsafe {
-        for (index, place) in list.iter_mut().enumerate().take(count) {
-            *place = *groups.add(index) as _;
-        }
-        check(gate, Step::Groups, libc::setgroups(count, list.as_ptr()));
     }
 }
 

@@ -115,7 +115,7 @@ pub fn build(spawn: &Spawn) -> Result<(OwnedFd, usize), Errno> {
         header.oom_score_adj = layout.text(score.to_string().as_bytes())?;
     }
     if let Some(groups) = &spawn.groups {
-        header.groups = layout.words(groups.iter().map(|gid| u64::from(*gid)));
+        header.groups = layout.bytes(groups.iter().flat_map(|gid| gid.to_ne_bytes()));
         header.group_count = groups.len();
     }
     let limits =
@@ -146,9 +146,14 @@ impl Layout {
     }
 
     fn words(&mut self, words: impl Iterator<Item = u64>) -> usize {
+        self.bytes(words.flat_map(u64::to_ne_bytes))
+    }
+
+    /// Aligned for any integer.
+    fn bytes(&mut self, bytes: impl Iterator<Item = u8>) -> usize {
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
         let offset = self.offset();
-        words.for_each(|word| self.bytes.extend_from_slice(&word.to_ne_bytes()));
+        self.bytes.extend(bytes);
         offset
     }
 
