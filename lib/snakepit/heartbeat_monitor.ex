@@ -183,7 +183,7 @@ defmodule Snakepit.HeartbeatMonitor do
   def handle_info({:timeout, timer, :tick}, %{timer: timer} = state), do: tick(state, now())
 
   def handle_info({:tcp, socket, line}, %{socket: socket} = state),
-    do: {:noreply, line(state, line)}
+    do: {:noreply, state |> line(line) |> catch_up()}
 
   def handle_info({:tcp_passive, socket}, %{socket: socket} = state) do
     :inet.setopts(socket, active: @burst)
@@ -198,14 +198,15 @@ defmodule Snakepit.HeartbeatMonitor do
     state = %{state | pinger_busy?: false}
 
     if answer,
-      do: {:noreply, pong(state)},
+      do: {:noreply, state |> pong() |> catch_up()},
       # Again, within the same threshold.
       else: {:noreply, state |> disarm() |> arm(min(now() + state.ping_interval, state.deadline))}
   end
 
   def handle_info(_late_or_stray, state), do: {:noreply, state}
 
-  # One timer for both: it is set to the next thing that can happen, and a pong does not touch it.
+  # One timer for both: it is set to the next thing that can happen, and a pong in time does not touch
+  # it.
   defp tick(%{in_flight: nil} = state, now) do
     next = state.pinged_at + state.ping_interval
     {:noreply, if(next <= now, do: ping(state), else: arm(state, next))}
@@ -235,6 +236,14 @@ defmodule Snakepit.HeartbeatMonitor do
     deadline = now + state.timeout_threshold
     arm(%{state | deadline: deadline}, deadline)
   end
+
+  # After a pong that took longer than the interval: the timer waits for the end of the threshold.
+  defp catch_up(%{in_flight: nil} = state) do
+    next = state.pinged_at + state.ping_interval
+    if state.due > next, do: state |> disarm() |> arm(max(next, now())), else: state
+  end
+
+  defp catch_up(state), do: state
 
   defp miss(state) do
     Telemetry.execute(

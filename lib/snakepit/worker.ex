@@ -268,12 +268,15 @@ defmodule Snakepit.Worker do
         {:ok, worker}
 
       {:error, why, output} ->
-        worker = %{worker | output: output}
+        worker = %{worker | output: output, exit: known_exit(why)}
         error = Ending.not_ready(worker, why)
         Ending.run(worker, :forced, {:shutdown, error})
         {:error, error}
     end
   end
+
+  defp known_exit({:exited, exit, tail}), do: {exit, tail}
+  defp known_exit(_why), do: nil
 
   defp parent do
     case Process.get(:"$ancestors") do

@@ -160,6 +160,7 @@ defmodule Snakepit.Worker.Ending do
     do: "was ended by #{signal}"
 
   defp describe({%{status: status}, _tail}, _reason), do: "ended with status #{status}"
+  defp describe(nil, {:shutdown, %Error{detail: detail}}), do: "ended: #{detail}"
   defp describe(nil, reason), do: "ended: #{inspect(reason)}"
 
   defp cleaned_up(worker, method, answer, begun) do
