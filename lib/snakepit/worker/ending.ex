@@ -145,7 +145,12 @@ defmodule Snakepit.Worker.Ending do
         "#{what} after #{uptime} ms#{said}"
     end
 
-    if orderly?(reason), do: Logger.debug(message), else: Logger.error(message)
+    cond do
+      not orderly?(reason) -> Logger.error(message)
+      worker.tree_gone? -> Logger.debug(message)
+      # Asked to go, it went.
+      true -> :ok
+    end
   end
 
   @doc "Whether a worker that exits with this reason was meant to."
