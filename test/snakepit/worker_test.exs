@@ -253,7 +253,10 @@ defmodule Snakepit.WorkerTest do
       assert Worker.stop(worker) == :ok
       {:ok, worker} = Worker.start_link(opts)
       assert Worker.stop(worker, signal: :sigusr1, timeout_ms: 60_000) == :ok
-      assert_raise ArgumentError, fn -> Worker.stop(self(), now: true) end
+
+      for opts <- [[now: true], [signal: :sigfoo], [timeout_ms: -1]] do
+        assert_raise ArgumentError, fn -> Worker.stop(self(), opts) end
+      end
     end
 
     test "graceful on :shutdown, at once on a crash" do
