@@ -131,11 +131,11 @@ defmodule Snakepit.Guardian do
     end
   end
 
-  # As `connect/1`, for a socket of the `:socket` module. A ping over one costs half of what it costs
-  # over `:gen_tcp`, whose sockets are ports, and what has arrived can be asked for at any time.
+  # As `connect/1`, for a socket of the `:socket` module: what has arrived can be asked for at any time,
+  # and is not lost when a send fails, as it is with `:gen_tcp`, whose sockets are ports.
   @doc false
-  @spec connect_lifeline() :: {:ok, :socket.socket(), binary()} | {:error, Error.t()}
-  def connect_lifeline do
+  @spec connect_socket() :: {:ok, :socket.socket(), binary()} | {:error, Error.t()}
+  def connect_socket do
     token = :crypto.strong_rand_bytes(16)
 
     with path when is_binary(path) <- call(:socket, :connect),

@@ -92,7 +92,7 @@ defmodule Snakepit.OneShot do
   defp start(command, prefix, own) do
     kind = if own[:stderr_to_stdout], do: :stream, else: :pipe
     id = Launch.unique_id(prefix)
-    plan = %{id: id, command: command, stdio: {kind, [buffer: 65_536]}, lifeline: false}
+    plan = %{id: id, command: command, stdio: {kind, :socket}, lifeline: false}
 
     with {:ok, launched} <- Launch.run(plan) do
       feed(launched.stdio, own[:input])
@@ -102,12 +102,12 @@ defmodule Snakepit.OneShot do
 
   # By a process of its own: whoever writes to a process that waits for its output to be read would
   # wait for ever. It ends with the connection, whoever closes that.
-  defp feed(socket, nil), do: :gen_tcp.shutdown(socket, :write)
+  defp feed(socket, nil), do: :socket.shutdown(socket, :write)
 
   defp feed(socket, input) do
     spawn(fn ->
-      :gen_tcp.send(socket, input)
-      :gen_tcp.shutdown(socket, :write)
+      :socket.send(socket, input)
+      :socket.shutdown(socket, :write)
     end)
   end
 
@@ -162,11 +162,13 @@ defmodule Snakepit.OneShot do
   defp error(reason, state),
     do: %Error{operation: :cmd, reason: reason, output: Tail.content(state.tail)}
 
-  # A process that was killed may leave its connection reset.
+  # A process that has not read all of its input leaves its connection reset, once all is read.
   defp receive_packet(%{socket: socket}, timeout) do
-    case :gen_tcp.recv(socket, 0, timeout) do
-      {:error, reason} when reason != :timeout -> {:error, :closed}
-      answer -> answer
+    case :socket.recv(socket, 0, [], timeout) do
+      {:ok, data} -> {:ok, data}
+      {:error, {:timeout, data}} when byte_size(data) > 0 -> {:ok, data}
+      {:error, reason} when reason in [:timeout, {:timeout, ""}] -> {:error, :timeout}
+      {:error, _closed} -> {:error, :closed}
     end
   end
 
@@ -195,7 +197,7 @@ defmodule Snakepit.OneShot do
   # Whether it has ended or not.
   defp discard(shot) do
     Launch.kill(shot.child)
-    :gen_tcp.close(shot.socket)
+    :socket.close(shot.socket)
     Launch.forget(shot.id, shot.child)
   end
 

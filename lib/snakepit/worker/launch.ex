@@ -18,19 +18,19 @@ defmodule Snakepit.Worker.Launch do
   @kill_wait_ms 5_000
 
   @typedoc """
-  `stdio` is a kind of connection and the options of its socket, or `nil` to leave the command's as it
-  is.
+  `stdio` is a kind of connection and the options of its socket for `:gen_tcp`, or `:socket` for one of
+  the module of that name; or `nil` to leave the command's as it is.
   """
   @type plan :: %{
           id: String.t(),
           command: Command.t(),
-          stdio: {:pipe | :stream, [:gen_tcp.connect_option()]} | nil,
+          stdio: {:pipe | :stream, [:gen_tcp.connect_option()] | :socket} | nil,
           lifeline: boolean()
         }
 
   @type t :: %__MODULE__{
           child: Guardian.child(),
-          stdio: :gen_tcp.socket() | nil,
+          stdio: :gen_tcp.socket() | :socket.socket() | nil,
           lifeline: :socket.socket() | nil
         }
 
@@ -111,7 +111,10 @@ defmodule Snakepit.Worker.Launch do
   defp connect_stdio(command, nil), do: {:ok, command, []}
 
   defp connect_stdio(command, {kind, options}) do
-    with {:ok, socket, token} <- Guardian.connect(options) do
+    connected =
+      if options == :socket, do: Guardian.connect_socket(), else: Guardian.connect(options)
+
+    with {:ok, socket, token} <- connected do
       {:ok, %{command | stdio: {kind, token}}, [stdio: socket]}
     end
   end
@@ -119,7 +122,7 @@ defmodule Snakepit.Worker.Launch do
   defp connect_lifeline(command, sockets, false), do: {:ok, command, sockets}
 
   defp connect_lifeline(command, sockets, true) do
-    case Guardian.connect_lifeline() do
+    case Guardian.connect_socket() do
       {:ok, socket, token} ->
         {:ok, %{command | lifeline: token}, [{:lifeline, socket} | sockets]}
 
@@ -195,8 +198,8 @@ defmodule Snakepit.Worker.Launch do
   end
 
   defp close(sockets) do
-    for {role, socket} <- sockets do
-      if role == :lifeline, do: :socket.close(socket), else: :gen_tcp.close(socket)
+    for {_role, socket} <- sockets do
+      if is_port(socket), do: :gen_tcp.close(socket), else: :socket.close(socket)
     end
   end
 end
