@@ -11,7 +11,7 @@ say() { printf '%s\n' "$*" >&2; }
 
 # What script/bootstrap asks for, plus Debian's own Rust; check-foreign builds `std` from source.
 packages_of() { # suite
-  echo elixir erlang-dev erlang-eunit erlang-tools gcc git cargo rustc python3 python3-venv strace
+  echo elixir erlang-dev erlang-eunit erlang-tools gcc git cargo rustc python3 strace
   case "$1" in forky) echo rust-src ;; esac
 }
 
