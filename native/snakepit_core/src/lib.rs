@@ -23,6 +23,8 @@ pub mod group;
 pub mod identity;
 pub mod lineage;
 pub mod marker;
+#[cfg(target_os = "linux")]
+pub mod newborn;
 pub mod obituary;
 mod os;
 pub mod pid;

@@ -8,15 +8,18 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use snakepit_core::Pid;
 
 /// Where `open_port` with `:nouse_stdio` puts the two directions. Standard input, output and error
 /// are the BEAM's own, for children that inherit them.
 const INPUT: i32 = 3;
 const OUTPUT: i32 = 4;
 
-/// What children are given back of what the guardian changed for itself.
+/// What children are told of the guardian, and given back of what it changed for itself.
 #[derive(Clone, Copy)]
 pub struct Changes {
+    /// The guardian's own pid.
+    pub guardian: libc::pid_t,
     /// The limit of descriptors, before it was raised.
     pub descriptors: libc::rlimit,
     /// The priority.
@@ -93,6 +96,7 @@ pub fn endure() -> Changes {
     let before = std::fs::read_to_string(file).ok().and_then(|text| CString::new(text.trim()).ok());
     let oom_score = before.filter(|_| std::fs::write(file, "-1000").is_ok());
     Changes {
+        guardian: Pid::current().as_raw(),
         descriptors: libc::rlimit { rlim_cur: soft, rlim_max: hard },
         nice,
         // Leaked on purpose: children read it for as long as the guardian lives.
