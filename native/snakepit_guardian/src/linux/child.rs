@@ -1,4 +1,5 @@
-//! The child, from `fork` to `execve`: nothing here allocates, locks, or calls into Rust's runtime.
+//! The child, from `fork` to `execve`: nothing here allocates, locks, or calls into Rust's runtime. It
+//! has no heap: see `heap.rs`.
 //!
 //! Before the gate it becomes what every child is: alone with its gate, leader of a session, with
 //! default signals, marked with its lineage, and dead as soon as the guardian is. Behind the gate it
@@ -8,7 +9,6 @@
 // Numbers cross from Rust's types to the kernel's here; each was checked when the image was built.
 #![allow(clippy::cast_possible_truncation)]
 
-use std::ffi::CStr;
 use std::os::fd::RawFd;
 
 use snakepit_core::wire::Step;
@@ -54,7 +54,7 @@ pub struct Birth {
     /// What the BEAM's own priority was.
     pub nice: i32,
     /// What the BEAM's own OOM score was, if the guardian has changed its own.
-    pub oom_score: Option<&'static CStr>,
+    pub oom_score: Option<[u8; 8]>,
 }
 
 /// Never returns: executes the program or exits.
@@ -76,7 +76,7 @@ pub unsafe fn live(birth: Birth) -> ! {
         libc::setpriority(libc::PRIO_PROCESS, 0, birth.nice);
         mark(birth.lineage);
         if let Some(score) = birth.oom_score {
-            write_file(c"/proc/self/oom_score_adj".as_ptr(), score.as_ptr());
+            write_file(c"/proc/self/oom_score_adj".as_ptr(), score.as_ptr().cast());
         }
 
         let (fds, count, opening) = wait_at_gate(birth.gate);
