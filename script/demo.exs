@@ -29,6 +29,7 @@ defmodule Demo do
     say("\nEvery process, and then the guardian itself, was gone after #{ms(last - begun)} ms.")
     say("Bystanders with the same name still running: #{unharmed} of #{length(bystanders)}")
     for {_port, os_pid} <- bystanders, do: System.cmd("kill", [Integer.to_string(os_pid)])
+    show_history()
     File.rm_rf!(data_dir())
     say("survivors=#{survivors}")
     if survivors > 0 or unharmed < length(bystanders), do: System.halt(1)
@@ -62,6 +63,25 @@ defmodule Demo do
     port = Port.open({:spawn_executable, System.find_executable("elixir")}, options)
     {:os_pid, os_pid} = Port.info(port, :os_pid)
     {port, os_pid}
+  end
+
+  # The next start finds what the guardian wrote down, and closes the dead run's record.
+  defp show_history do
+    code = """
+    Application.put_env(:snakepit, :data_dir, #{inspect(data_dir())})
+    {:ok, _} = Application.ensure_all_started(:snakepit)
+
+    for run <- Snakepit.RunState.history() do
+      IO.puts("  run \#{run.run_id} of BEAM \#{run.beam_pid}: got as far as \#{inspect(run.state)}, " <>
+        "ended by \#{inspect(run.terminated_by)}, " <>
+        "\#{run.found} processes found, \#{run.killed} had to be killed, \#{run.gone} gone")
+    end
+    """
+
+    say("\nWhat the next start on the same data directory knows of it:\n")
+    ebin = Application.app_dir(:snakepit, "ebin")
+    {_output, 0} = System.cmd("elixir", ["-pa", ebin, "-e", code], into: IO.stream())
+    say("")
   end
 
   defp data_dir, do: Path.join(System.tmp_dir!(), "snakepit_demo_#{System.pid()}")

@@ -3,18 +3,87 @@ defmodule Snakepit.Application do
 
   use Application
 
-  alias Snakepit.{Config, Guardian, Run}
+  require Logger
+
+  alias Snakepit.{Auditor, Config, Guardian, Native, Run, RunState, Telemetry}
+  alias Snakepit.Pool.{ApplicationCleanup, PIDLedger, ProcessRegistry}
+
+  # Everything below a guardian dies with it, and that is not a reason to take down the host. More
+  # often than this and something kills it on purpose.
+  @max_restarts 20
+  @max_seconds 5
 
   @impl true
   def start(_type, _args) do
     config = Config.fetch!()
     run = Run.create!(config)
+    RunState.start()
 
     # Started in this order, so that shutdown runs it backwards.
-    children = [{Guardian, run: run, config: config}]
-    Supervisor.start_link(children, strategy: :rest_for_one, name: Snakepit.Supervisor)
+    children = [
+      PIDLedger,
+      {Guardian, run: run, config: config},
+      ProcessRegistry,
+      ApplicationCleanup,
+      Auditor,
+      {DynamicSupervisor, name: Snakepit.WorkerSupervisor, strategy: :one_for_one}
+    ]
+
+    options = [
+      strategy: :rest_for_one,
+      name: Snakepit.Supervisor,
+      max_restarts: @max_restarts,
+      max_seconds: @max_seconds
+    ]
+
+    with {:error, _reason} = error <- Supervisor.start_link(children, options) do
+      # Half a start is none.
+      let_go(run)
+      error
+    end
   end
 
   @impl true
-  def stop(_state), do: Run.forget()
+  def prep_stop(state) do
+    # Not if the supervisor has given up: then the run has ended before this. And if the disk is full,
+    # the stop goes on without its record.
+    with :running <- RunState.current(),
+         {:error, error} <- RunState.shut_down(),
+         do: log(error)
+
+    state
+  end
+
+  @impl true
+  def stop(_state) do
+    run = Run.current!()
+    last_look(run)
+    begun = run.record.started_at
+    duration = System.os_time(:millisecond) - begun
+    metadata = %{run_id: run.id}
+    let_go(run)
+
+    Telemetry.execute(
+      [:snakepit, :run, :terminated],
+      %{count: 1, duration_ms: duration},
+      metadata
+    )
+  end
+
+  # Nothing can be there: the barrier has seen to that, and the guardian is gone.
+  defp last_look(run) do
+    with {:ok, [_ | _] = found} <- Native.run_members(run.id) do
+      os_pids = Enum.map(found, & &1.os_pid)
+      Logger.error("Snakepit found processes after its end and ends them: #{inspect(os_pids)}")
+      Native.run_sweep(run.id, 0, 5_000)
+    end
+  end
+
+  defp let_go(run) do
+    RunState.forget()
+    Run.release(run)
+  end
+
+  defp log(error),
+    do: Logger.error("Snakepit cannot record its stop: #{Exception.message(error)}")
 end

@@ -5,18 +5,51 @@ defmodule Snakepit.Config do
 
   | key | default | meaning |
   |---|---|---|
-  | `:data_dir` | `"priv/data"` below the working directory | where runs are recorded |
-  | `:output_tail_bytes` | 65536 | how much of each process's last output is kept |
-  | `:watchdog` | `[grace_period_ms: 3000]` | what processes get to end by themselves when the BEAM is gone |
+  | `:data_dir` | `priv/data` of the host application | where runs are recorded; nobody else may write there |
+  | `:instance` | from data directory and user | what keeps this application's processes apart from others' |
+  | `:library_mode` | `true` | say nothing on the terminal; `false` for a program that owns it |
   | `:log_level` | `:warning` | the least level of the guardian's lines that reach `Logger` |
+  | `:log_output` | `false` | log what workers write, unless their `:output` says otherwise |
+  | `:cleanup_on_stop` | `true` | whether the stop of the application ends what is left |
+  | `:cleanup_on_stop_timeout_ms` | 3000 | what processes get to end by themselves then |
+  | `:cleanup_poll_interval_ms` | 50 | used only where the OS cannot notify |
+  | `:cleanup_retry_interval_ms`, `:cleanup_max_retries` | 100, 20 | for processes of owners that died |
+  | `:process_group_kill` | `true` | whether workers' signals go to their group, or to the process alone |
+  | `:graceful_shutdown_timeout_ms` | 2000 | what orphans of earlier runs get to end by themselves |
+  | `:force_kill_timeout_ms` | 5000 | what the kernel may take to carry out SIGKILL |
+  | `:heartbeat` | `[enabled: false, ping_interval_ms: 2000, timeout_threshold_ms: 10000, max_missed_heartbeats: 3]` | for workers that do not say otherwise |
+  | `:watchdog` | `[grace_period_ms: 3000]` | what processes get to end by themselves when the BEAM is gone |
+  | `:audit_interval_ms` | 30000 | how often registry, guardian and process table are compared |
+  | `:history` | `[keep: 50]` | how many ended runs are remembered |
+  | `:output_tail_bytes` | 65536 | how much of each process's last output is kept |
 
   """
 
   @schema [
     data_dir: {:path, nil},
-    output_tail_bytes: {:non_neg_integer, 65_536},
+    instance: {:name, nil},
+    library_mode: {:boolean, true},
+    log_level: {{:one_of, [:debug, :info, :warning, :error, :none]}, :warning},
+    log_output: {:boolean, false},
+    cleanup_on_stop: {:boolean, true},
+    cleanup_on_stop_timeout_ms: {:non_neg_integer, 3_000},
+    cleanup_poll_interval_ms: {:pos_integer, 50},
+    cleanup_retry_interval_ms: {:non_neg_integer, 100},
+    cleanup_max_retries: {:non_neg_integer, 20},
+    process_group_kill: {:boolean, true},
+    graceful_shutdown_timeout_ms: {:non_neg_integer, 2_000},
+    force_kill_timeout_ms: {:pos_integer, 5_000},
+    heartbeat:
+      {[
+         enabled: {:boolean, false},
+         ping_interval_ms: {:pos_integer, 2_000},
+         timeout_threshold_ms: {:pos_integer, 10_000},
+         max_missed_heartbeats: {:pos_integer, 3}
+       ], []},
     watchdog: {[grace_period_ms: {:non_neg_integer, 3_000}], []},
-    log_level: {{:one_of, [:debug, :info, :warning, :error, :none]}, :warning}
+    audit_interval_ms: {:pos_integer, 30_000},
+    history: {[keep: {:non_neg_integer, 50}], []},
+    output_tail_bytes: {:non_neg_integer, 65_536}
   ]
 
   @doc """
@@ -61,17 +94,45 @@ defmodule Snakepit.Config do
   end
 
   defp value(type, value, where) when is_list(type), do: check(value, type, where)
-  defp value(:path, nil, _where), do: Path.expand("priv/data")
+  defp value(:path, nil, _where), do: host_data_dir()
   defp value(:path, path, _where) when is_binary(path) and path != "", do: Path.expand(path)
   defp value(:path, other, where), do: mismatch(where, "a path", other)
 
   defp value(:non_neg_integer, number, _where) when is_integer(number) and number >= 0, do: number
+
+  defp value(:pos_integer, number, _where) when is_integer(number) and number > 0, do: number
+  defp value(:pos_integer, other, where), do: mismatch(where, "an integer of 1 or more", other)
+  defp value(:boolean, value, _where) when is_boolean(value), do: value
+  defp value(:boolean, other, where), do: mismatch(where, "true or false", other)
+
+  # It goes into the environment of every process.
+  defp value(:name, nil, _where), do: nil
+
+  defp value(:name, name, where) do
+    if is_binary(name) and name =~ ~r/\A[[:alnum:]_.-]{1,64}\z/,
+      do: name,
+      else: mismatch(where, "1 to 64 letters, digits, dots, dashes and underscores", name)
+  end
 
   defp value(:non_neg_integer, other, where),
     do: mismatch(where, "an integer of 0 or more", other)
 
   defp value({:one_of, choices}, value, where) do
     if value in choices, do: value, else: mismatch(where, "one of #{inspect(choices)}", value)
+  end
+
+  # The one application that asked for Snakepit. If there are several, or none, as in a script, it is
+  # the directory that all of them run in.
+  defp host_data_dir do
+    hosts =
+      for {application, _description, _version} <- Application.loaded_applications(),
+          :snakepit in (Application.spec(application, :applications) || []),
+          do: application
+
+    case hosts do
+      [host] -> Application.app_dir(host, "priv/data")
+      _none_or_several -> Path.expand("priv/data")
+    end
   end
 
   defp mismatch(where, expected, given) do

@@ -63,6 +63,11 @@ defmodule Snakepit.Native do
           {:ok, [outcome()]} | error()
   def process_stop(_identities, _signal, _grace_ms, _kill_wait_ms), do: unloaded()
 
+  # Waits. Gives those that have not ended in time.
+  @spec process_await([identity()], non_neg_integer()) ::
+          {:ok, [{pos_integer(), identity()}]} | error()
+  def process_await(_identities, _timeout_ms), do: unloaded()
+
   # Scans where the kernel is older than 6.9.
   @spec group_signal(integer() | identity(), signal()) :: {:ok, :sent | :gone} | error()
   def group_signal(_pgid_or_leader, _signal), do: unloaded()
@@ -83,11 +88,67 @@ defmodule Snakepit.Native do
           | error()
   def run_stop(_run_id, _any_user, _grace_ms, _kill_wait_ms), do: unloaded()
 
+  # Waits. As `run_stop/4` for all users, but arguments do not count: nobody named this run.
+  @spec run_sweep(binary(), non_neg_integer(), non_neg_integer()) ::
+          {:ok,
+           %{stopped: integer(), killed: integer(), survivors: [{pos_integer(), identity()}]}}
+          | error()
+  def run_sweep(_run_id, _grace_ms, _kill_wait_ms), do: unloaded()
+
   @spec record_seal(map()) :: %{version: pos_integer(), checksum: non_neg_integer()}
   def record_seal(_record), do: unloaded()
 
   @spec record_check(term()) :: {:ok, map()} | {:error, :malformed | :version | :checksum}
   def record_check(_sealed), do: unloaded()
+
+  @spec identity_scope(identity()) :: {:ok, :here | :other_boot | :other_namespace} | error()
+  def identity_scope(_identity), do: unloaded()
+
+  # A lock is held until it is released, no term refers to it, or the BEAM is gone. `nil`: someone
+  # else has it.
+  @spec lock_take(Path.t()) :: {:ok, reference() | nil} | error()
+  def lock_take(_path), do: unloaded()
+
+  @spec lock_release(reference()) :: :ok
+  def lock_release(_lock), do: unloaded()
+
+  @spec journal_open(Path.t(), pos_integer()) :: {:ok, reference()} | error()
+  def journal_open(_path, _max_bytes), do: unloaded()
+
+  @spec journal_append(reference(), binary()) :: {:ok, {}} | error()
+  def journal_append(_journal, _entry), do: unloaded()
+
+  # Waits for the disk.
+  @spec journal_sync(reference()) :: {:ok, {}} | error()
+  def journal_sync(_journal), do: unloaded()
+
+  @spec journal_length(reference()) :: non_neg_integer()
+  def journal_length(_journal), do: unloaded()
+
+  @spec journal_rotate(reference(), Path.t()) :: {:ok, {}} | error()
+  def journal_rotate(_journal, _aside), do: unloaded()
+
+  @spec journal_close(reference()) :: :ok
+  def journal_close(_journal), do: unloaded()
+
+  @spec journal_read(Path.t()) ::
+          {:ok, %{entries: [binary()], ignored: non_neg_integer()}} | error()
+  def journal_read(_path), do: unloaded()
+
+  @spec adopted_read(Path.t()) :: [{pos_integer(), identity()}]
+  def adopted_read(_directory), do: unloaded()
+
+  @spec obituary_read(Path.t()) :: map() | nil
+  def obituary_read(_directory), do: unloaded()
+
+  # Scans.
+  @spec run_members(binary()) :: {:ok, [map()]} | error()
+  def run_members(_run_id), do: unloaded()
+
+  # Waits.
+  @spec run_reap([map()], binary(), [binary()], non_neg_integer(), non_neg_integer()) ::
+          {:ok, %{runs: [map()], strays: map()}} | error()
+  def run_reap(_runs, _instance, _spared, _grace_ms, _kill_wait_ms), do: unloaded()
 
   @spec wire_encode(tuple() | atom()) :: binary()
   def wire_encode(_request), do: unloaded()

@@ -1,25 +1,47 @@
 defmodule Snakepit.Run do
   @moduledoc false
 
-  # This life of this BEAM: its id and its directory.
+  # This life of this BEAM: its id, its directory, and what it holds open in there for as long as it
+  # lives. Another BEAM knows that this one is dead by being able to take its lock.
 
-  alias Snakepit.RunID
+  alias Snakepit.{DataDir, Error, Native, RunID, Telemetry}
+  alias Snakepit.Ledger.Journal
 
-  @enforce_keys [:id, :directory, :instance]
-  defstruct [:id, :directory, :instance]
+  @enforce_keys [:id, :data_dir, :directory, :instance, :lock, :journal, :record, :begun]
+  defstruct @enforce_keys
 
-  @typedoc "`instance` stands for data directory and user: one never touches another's processes."
-  @type t :: %__MODULE__{id: RunID.t(), directory: Path.t(), instance: String.t()}
+  @typedoc """
+  `instance` stands for data directory and user: one never touches another's processes. `record` is
+  what the ledger keeps of the run itself, `begun` a monotonic time in milliseconds.
+  """
+  @type t :: %__MODULE__{
+          id: RunID.t(),
+          data_dir: Path.t(),
+          directory: Path.t(),
+          instance: String.t(),
+          lock: reference(),
+          journal: reference(),
+          record: map(),
+          begun: integer()
+        }
 
   @doc """
   Claims a new id by creating its directory: a directory can be created once, so no two runs of a
-  host share an id.
+  host share an id. When this returns the disk knows that the run exists.
   """
   @spec create!(map()) :: t()
-  def create!(%{data_dir: data_dir}) do
-    with {:error, reason} <- File.mkdir_p(data_dir), do: refuse!(data_dir, reason)
-    run = claim!(data_dir)
+  def create!(%{data_dir: data_dir} = config) do
+    begun = System.monotonic_time(:millisecond)
+    DataDir.prepare!(data_dir)
+    run = claim!(config)
     :persistent_term.put(__MODULE__, run)
+
+    Telemetry.execute(
+      [:snakepit, :run, :started],
+      %{count: 1, duration_ms: run.begun - begun},
+      %{run_id: run.id}
+    )
+
     run
   end
 
@@ -30,30 +52,87 @@ defmodule Snakepit.Run do
       raise "Snakepit is not started: add :snakepit to your applications, or run Application.ensure_all_started(:snakepit)"
   end
 
-  @doc false
-  def forget, do: :persistent_term.erase(__MODULE__)
+  @doc "Lets go of the run: from here on it is anybody's to look at."
+  @spec release(t()) :: :ok
+  def release(run) do
+    :persistent_term.erase(__MODULE__)
+    Native.journal_close(run.journal)
+    Native.lock_release(run.lock)
+  end
 
-  defp claim!(data_dir) do
+  defp claim!(config) do
     id = RunID.generate()
-    directory = Path.join(data_dir, id)
+    directory = Path.join(config.data_dir, id)
+    instance = config.instance || DataDir.instance(config.data_dir)
 
-    with :ok <- File.mkdir(directory),
-         :ok <- File.chmod(directory, 0o700) do
-      %__MODULE__{id: id, directory: directory, instance: instance(data_dir)}
+    with :ok <- make(directory),
+         {:ok, lock} <- lock(directory),
+         {:ok, journal} <- journal(directory),
+         {:ok, record} <- announce(journal, id, instance) do
+      %__MODULE__{
+        id: id,
+        data_dir: config.data_dir,
+        directory: directory,
+        instance: instance,
+        lock: lock,
+        journal: journal,
+        record: record,
+        begun: System.monotonic_time(:millisecond)
+      }
     else
-      {:error, :eexist} -> claim!(data_dir)
-      {:error, reason} -> refuse!(data_dir, reason)
+      # Someone has that id, or came between the directory and its lock.
+      :taken ->
+        claim!(config)
+
+      {:error, %Error{}} = error ->
+        File.rm_rf(directory)
+        DataDir.written!(error, config.data_dir)
     end
   end
 
-  defp instance(data_dir) do
-    {:ok, %{uid: uid}} = File.stat(data_dir)
-    hash = :crypto.hash(:sha256, "#{uid}:#{data_dir}")
-    hash |> binary_part(0, 8) |> Base.encode16(case: :lower)
+  defp make(directory) do
+    with :ok <- File.mkdir(directory), :ok <- File.chmod(directory, 0o700) do
+      :ok
+    else
+      {:error, :eexist} -> :taken
+      {:error, reason} -> {:error, %Error{operation: :claim, reason: reason}}
+    end
   end
 
-  defp refuse!(data_dir, reason) do
-    raise ArgumentError,
-          "config :snakepit, :data_dir: cannot write to #{data_dir}: #{:file.format_error(reason)}"
+  defp lock(directory) do
+    case Native.lock_take(Path.join(directory, "lock")) do
+      {:ok, nil} -> :taken
+      {:ok, lock} -> {:ok, lock}
+      {:error, {:enoent, _}} -> :taken
+      {:error, error} -> {:error, Error.from_native(:claim, error)}
+    end
+  end
+
+  # One who looked for dead runs between the directory and its lock has removed it as an empty one.
+  defp journal(directory) do
+    with {:error, %Error{reason: :enoent}} <- Journal.open(directory), do: :taken
+  end
+
+  # Synced, unlike what is said of workers: the history has to know of a run after a power loss too.
+  defp announce(journal, id, instance) do
+    os_pid = String.to_integer(System.pid())
+    {:ok, {^os_pid, beam}} = Native.process_lookup(os_pid)
+    now = System.os_time(:millisecond)
+
+    record = %{
+      run_id: id,
+      instance: instance,
+      state: :initializing,
+      beam: beam,
+      beam_pid: os_pid,
+      node: Atom.to_string(node()),
+      started_at: now,
+      changed_at: now,
+      clean_shutdown: nil
+    }
+
+    with :ok <- Journal.append(journal, {:run, record}),
+         :ok <- Journal.sync(journal),
+         do: {:ok, record}
   end
 end

@@ -4,10 +4,18 @@ defmodule Snakepit.RunState do
 
       :initializing → :cleaning_stale → :running → :shutting_down → :terminated
 
-  and no other step.
+  and no other step. Each is on disk before anything is done in it, so a later start knows how far
+  a run came. What became of earlier runs is told by `history/0`:
+
+      iex> Snakepit.RunState.current()
+      :running
+      iex> is_list(Snakepit.RunState.history())
+      true
+
   """
 
-  alias Snakepit.{Error, Native}
+  alias Snakepit.{Error, History, Native, Run}
+  alias Snakepit.Ledger.Journal
 
   @states [:initializing, :cleaning_stale, :running, :shutting_down, :terminated]
 
@@ -57,5 +65,81 @@ defmodule Snakepit.RunState do
       {:ok, state} -> state
       {:error, error} -> raise error
     end
+  end
+
+  @doc "Where this run is; `nil` if Snakepit is not started."
+  @spec current() :: t() | nil
+  def current, do: :persistent_term.get(__MODULE__, nil)
+
+  @doc """
+  Runs that have ended, newest first, at most `limit` of them:
+
+    * `run_id`, `node`, `beam_pid`
+    * `started_at`, `ended_at` - milliseconds since the epoch, by the machine's clock
+    * `terminated_by` - `:clean_shutdown`; `:guardian`, which ended everything when the BEAM had died;
+      `:cleanup`, by a later start; `:reboot`, which left nothing to end
+    * `found`, `killed`, `gone` - processes that were still there, those of them that did not end when
+      asked, and those that are gone
+    * `state` - how far the run came, and `clean_shutdown`, whether it ended in order
+
+  """
+  @spec history(non_neg_integer() | :infinity) :: [map()]
+  def history(limit \\ :infinity) do
+    runs = History.list(Run.current!().data_dir)
+    if limit == :infinity, do: runs, else: Enum.take(runs, limit)
+  end
+
+  @doc "One run that has ended, or the current one."
+  @spec fetch(Snakepit.RunID.t()) :: {:ok, map()} | {:error, Error.t()}
+  def fetch(run_id) do
+    run = Run.current!()
+
+    cond do
+      run.id == run_id -> {:ok, Map.put(run.record, :state, current())}
+      found = Enum.find(history(), &(&1.run_id == run_id)) -> {:ok, found}
+      true -> {:error, %Error{operation: :fetch, reason: :not_found}}
+    end
+  end
+
+  @doc false
+  def start, do: :persistent_term.put(__MODULE__, :initializing)
+
+  @doc false
+  def forget do
+    :persistent_term.erase(__MODULE__)
+    :persistent_term.erase({__MODULE__, :ending})
+  end
+
+  # How the run has ended, for whoever is told last.
+  @doc false
+  def put_ending(ending), do: :persistent_term.put({__MODULE__, :ending}, ending)
+
+  @doc false
+  def ending do
+    unknown = %{terminated_by: nil, found: 0, killed: 0, ambiguous: 0}
+    :persistent_term.get({__MODULE__, :ending}, unknown)
+  end
+
+  # Takes the current run to its next state, once the disk knows of it.
+  @doc false
+  @spec advance(t(), keyword()) :: :ok | {:error, Error.t()}
+  def advance(to, fields \\ []) do
+    run = Run.current!()
+
+    with {:ok, state} <- transition(current(), to),
+         fields = [state: state, changed_at: System.os_time(:millisecond)] ++ fields,
+         :ok <- Journal.append(run.journal, {:run, Enum.into(fields, run.record)}),
+         :ok <- Journal.sync(run.journal) do
+      :persistent_term.put(__MODULE__, state)
+    end
+  end
+
+  # A stop goes on whether or not the disk can be told of it.
+  @doc false
+  @spec shut_down() :: :ok | {:error, Error.t()}
+  def shut_down do
+    recorded = advance(:shutting_down)
+    :persistent_term.put(__MODULE__, :shutting_down)
+    recorded
   end
 end

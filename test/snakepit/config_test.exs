@@ -51,8 +51,9 @@ defmodule Snakepit.ConfigTest do
     test "for a data directory that is a file, or below one" do
       path = Path.join(Beam.temporary_directory(), "file")
       File.write!(path, "")
-      assert failure(data_dir: path) =~ "config :snakepit, :data_dir: cannot write to #{path}"
-      assert failure(data_dir: path <> "/below") =~ "config :snakepit, :data_dir: cannot write to"
+      assert failure(data_dir: path) =~ "config :snakepit, :data_dir: #{path} cannot be made"
+      below = path <> "/below"
+      assert failure(data_dir: below) =~ "config :snakepit, :data_dir: #{below} cannot be made"
     end
   end
 end

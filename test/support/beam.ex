@@ -10,7 +10,7 @@ defmodule Snakepit.Test.Beam do
 
   alias Snakepit.Test.{BeamPort, Eventually, ProcScan}
 
-  defstruct [:port, :os_pid, :start, :data_dir]
+  defstruct [:port, :os_pid, :start, :data_dir, :mark]
 
   # How the judge knows the guardian of a BEAM that has died before it.
   @variable "BEAM_UNDER_TEST"
@@ -19,24 +19,34 @@ defmodule Snakepit.Test.Beam do
   Starts a BEAM and Snakepit in it; `config` is that of the application, `options` are those of
   `Snakepit.Test.BeamPort.open/2`.
   """
-  def start(config \\ [], options \\ []) do
+  def start(config \\ [], options \\ []), do: config |> launch(options) |> await_start()
+
+  @doc """
+  As `start/2`, without waiting for it to have started: it may not live that long.
+  """
+  def launch(config \\ [], options \\ []) do
     data_dir = Keyword.get_lazy(config, :data_dir, &temporary_directory/0)
     mark = {@variable, "#{System.pid()}.#{System.unique_integer([:positive])}"}
     options = Keyword.update(options, :env, [mark], &[mark | &1])
     port = BeamPort.open(Keyword.put(config, :data_dir, data_dir), options)
     {:os_pid, os_pid} = Port.info(port, :os_pid)
-    outer = beam(port, os_pid, data_dir)
+    outer = beam(%__MODULE__{port: port, data_dir: data_dir, mark: mark}, os_pid)
     on_exit(fn -> finish([outer], mark) end)
-    :started = BeamPort.value(port)
+    outer
+  end
+
+  @doc "Waits until Snakepit has started in a BEAM that was launched."
+  def await_start(outer) do
+    :started = BeamPort.value(outer.port)
     # A wrapper may stay in front of what it has started.
-    beam = beam(port, Eventually.eventually(fn -> beam_below(os_pid) end), data_dir)
-    on_exit(fn -> finish([beam, outer], mark) end)
+    beam = beam(outer, Eventually.eventually(fn -> beam_below(outer.os_pid) end))
+    on_exit(fn -> finish([beam, outer], outer.mark) end)
     beam
   end
 
-  defp beam(port, os_pid, data_dir) do
+  defp beam(beam, os_pid) do
     start = with %{start: start} <- ProcScan.stat(os_pid), do: start
-    %__MODULE__{port: port, os_pid: os_pid, start: start, data_dir: data_dir}
+    %{beam | os_pid: os_pid, start: start}
   end
 
   @doc "Evaluates code there and gives its value, which must be one that can be written down."
@@ -58,6 +68,17 @@ defmodule Snakepit.Test.Beam do
       _gone ->
         :ok
     end
+  end
+
+  @doc "Kills the BEAM and its guardian at one instant, so that nobody is left to clean up."
+  def kill_with_guardian(beam) do
+    guardian = run(beam, "Snakepit.Guardian.os_pid()")
+    # Stopped first: between two signals it would have the time to sweep up after the guardian.
+    kill(beam, "STOP")
+    Eventually.eventually(fn -> ProcScan.stat(beam.os_pid).state == "T" end)
+    {_output, 0} = System.cmd("kill", ["-KILL", "#{guardian}", "#{beam.os_pid}"])
+    await_end(beam)
+    Eventually.eventually(fn -> not ProcScan.running?(guardian) end)
   end
 
   @doc "Waits until the BEAM is gone."

@@ -13,16 +13,16 @@ defmodule Snakepit.Test.WrappedBeam do
     * `:env` - variables for it
     * `:wrapper` - program and arguments that come before `elixir`
 
-  It runs a copy of Snakepit that everybody may read, wherever this one is, and has a data directory
-  that everybody may write to.
+  It runs a copy of Snakepit that everybody may read, wherever this one is, and makes its data
+  directory by itself where everybody may: it has to be its own.
   """
   def start(options \\ []) do
     {config, options} = Keyword.pop(options, :config, [])
-    data_dir = Beam.temporary_directory()
-    File.chmod!(data_dir, 0o777)
-    options = Keyword.update(options, :env, [{"HOME", data_dir}], &[{"HOME", data_dir} | &1])
-    places = [ebin: Path.join(copy(), "ebin"), cd: data_dir]
-    Beam.start([data_dir: data_dir] ++ config, places ++ options)
+    home = Beam.temporary_directory()
+    File.chmod!(home, 0o777)
+    options = Keyword.update(options, :env, [{"HOME", home}], &[{"HOME", home} | &1])
+    places = [ebin: Path.join(copy(), "ebin"), cd: home]
+    Beam.start([data_dir: Path.join(home, "data")] ++ config, places ++ options)
   end
 
   @doc "Snakepit as a directory that any user can read: not a link into somebody's home."

@@ -12,11 +12,14 @@ defmodule Snakepit.Guardian.Server do
 
   alias Snakepit.{Error, Guardian, Native, OSProcess, Telemetry}
   alias Snakepit.Guardian.Child
+  alias Snakepit.Pool.PIDLedger
 
   # Children kept waiting at the gate, so that the next one asked for is there already.
   @ahead 4
   # More children than one guardian starts. The lineage counts them modulo this number.
   @ids_per_guardian 67_108_864
+  # What the guardian may take to write its last word when nothing is left.
+  @guardian_end_ms 5_000
 
   @doc false
   def start_link(opts), do: GenServer.start_link(__MODULE__, opts, name: Guardian)
@@ -58,7 +61,8 @@ defmodule Snakepit.Guardian.Server do
     command(port, {:hello, hello})
 
     with {:ok, {:welcome, _version, os_pid, socket}} <- first_event(port),
-         {:ok, process} <- OSProcess.lookup(os_pid) do
+         {:ok, process} <- OSProcess.lookup(os_pid),
+         :ok <- PIDLedger.register_guardian(process.identity) do
       metadata = %{beam_pid: hello.beam_pid, guardian_pid: os_pid}
       Telemetry.execute([:snakepit, :watchdog, :started], %{count: 1}, metadata)
 
@@ -206,12 +210,15 @@ defmodule Snakepit.Guardian.Server do
     sweep(state.run)
   end
 
-  # Otherwise this returns when nothing is left. The port closes with this process, which the guardian
-  # takes for the death of the BEAM, so whatever the reason, it ends everything and then itself.
+  # Otherwise this returns when nothing is left, the guardian included. It takes the closed port for the
+  # death of the BEAM, so whatever the reason, it ends everything and then itself.
   def terminate(_reason, state) do
     if command(state.port, {:stop_all, state.grace_ms}),
       do: await_all_gone(state.port, state.run),
       else: sweep(state.run)
+
+    close(state.port)
+    Native.process_await([state.process.identity], @guardian_end_ms)
   end
 
   defp await_all_gone(port, run) do
@@ -236,7 +243,7 @@ defmodule Snakepit.Guardian.Server do
   end
 
   defp sweep(run) do
-    case Native.run_stop(run.id, true, 0, 5_000) do
+    case Native.run_sweep(run.id, 0, 5_000) do
       {:ok, %{survivors: []}} ->
         :ok
 
@@ -386,6 +393,12 @@ defmodule Snakepit.Guardian.Server do
 
   defp gone(operation, survivors, _answer) do
     {:error, %Error{operation: operation, reason: :survivors, os_pids: survivors}}
+  end
+
+  defp close(port) do
+    Port.close(port)
+  rescue
+    ArgumentError -> true
   end
 
   # The port of a guardian that has died is closed; the message that says so is on its way.

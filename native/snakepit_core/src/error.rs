@@ -65,6 +65,12 @@ impl Error {
         move |errno| Self::Os { call, errno }
     }
 
+    /// From what the standard library says of a file.
+    pub(crate) fn io(call: &'static str, error: &std::io::Error) -> Self {
+        let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+        Self::Os { call, errno }
+    }
+
     /// Whether this process, or the system, has no descriptor left.
     pub(crate) fn is_exhaustion(&self) -> bool {
         matches!(self, Self::Os { errno: Errno::EMFILE | Errno::ENFILE, .. })

@@ -16,12 +16,17 @@
 //! | [`lineage`] | a mark that survives a scrubbed environment |
 //! | [`wire`] | what the BEAM and the guardian say to each other |
 //! | [`run_state`], [`record`] | what the ledger stores |
+//! | [`lock`], [`journal`], [`adopted`], [`obituary`] | the files of a run |
+//! | [`reap`] | what dead runs have left behind, found and ended |
 
 pub mod account;
+pub mod adopted;
 pub mod error;
 pub mod group;
 pub mod identity;
+pub mod journal;
 pub mod lineage;
+pub mod lock;
 pub mod marker;
 #[cfg(target_os = "linux")]
 pub mod newborn;
@@ -30,6 +35,7 @@ mod os;
 pub mod pid;
 pub mod process;
 pub mod protect;
+pub mod reap;
 pub mod record;
 pub mod run;
 pub mod run_id;

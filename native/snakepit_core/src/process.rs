@@ -1,5 +1,7 @@
 //! A process that was opened and verified.
 
+use std::time::Instant;
+
 use nix::errno::Errno;
 
 use crate::identity::Scope;
@@ -185,6 +187,29 @@ impl Process {
     pub(crate) fn reference(&self) -> &os::Reference {
         &self.reference
     }
+}
+
+/// Waits until all of these have ended, at most until `deadline`. Gives those that have not.
+///
+/// # Errors
+///
+/// [`Error::Os`].
+pub fn await_ends(identities: &[Identity], deadline: Instant) -> Result<Vec<Identity>, Error> {
+    let mut held = Vec::new();
+    for identity in identities {
+        if let Found::Same(process) = Process::reopen(identity, None)? {
+            held.push(process);
+        }
+    }
+    let references: Vec<_> = held.iter().map(Process::reference).collect();
+    os::wait_for_exits(&references, deadline).map_err(Error::os("wait"))?;
+    let mut left = Vec::new();
+    for process in held {
+        if process.is_alive()? {
+            left.push(process.identity);
+        }
+    }
+    Ok(left)
 }
 
 /// The pidfd: readable once the process has exited, for an event loop.

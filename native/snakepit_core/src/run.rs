@@ -1,5 +1,6 @@
 //! The processes of a run, found by what they carry.
 
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use crate::lineage::Lineage;
@@ -52,15 +53,74 @@ pub fn find(run_id: RunId, users: Users) -> Result<Vec<Identity>, Error> {
     Ok(found)
 }
 
+/// A process of a run, and whose it is.
+#[derive(Debug)]
+pub struct Member {
+    /// Who it is.
+    pub identity: Identity,
+    /// The worker that it says it belongs to.
+    pub worker_id: Option<Vec<u8>>,
+    /// Its parent, that one's parent, and so on.
+    pub ancestors: Vec<i32>,
+}
+
+/// The live processes that carry this run's marker or lineage, with where they come from.
+///
+/// # Errors
+///
+/// [`Error::Os`] if the process table cannot be read.
+pub fn members(run_id: RunId) -> Result<Vec<Member>, Error> {
+    let table = table::read(COLUMNS)?;
+    let parents: HashMap<i32, i32> =
+        table.iter().map(|entry| (entry.pid.as_raw(), entry.parent)).collect();
+    let mut members = Vec::new();
+    for entry in &table {
+        if !(entry.is_alive() && is_marked(entry, run_id)) {
+            continue;
+        }
+        let Some(process) = Process::open(entry.pid)? else { continue };
+        let now = process.inspect(COLUMNS)?;
+        if !now.is_some_and(|now| now.start == entry.start && now.is_alive()) {
+            continue;
+        }
+        let worker_id = match &entry.environment {
+            Environment::Read(markers) => markers.worker_id.clone(),
+            _ => None,
+        };
+        // A table that was read while processes came and went may have a circle in it.
+        let mut seen = HashSet::from([entry.pid.as_raw()]);
+        let next = |pid: &i32| parents.get(pid).copied().filter(|parent| seen.insert(*parent));
+        let ancestors = std::iter::successors(Some(entry.parent), next).collect();
+        members.push(Member { identity: process.identity().clone(), worker_id, ancestors });
+    }
+    Ok(members)
+}
+
 /// Ends every process that carries this run id, and everything that descends from one.
 ///
 /// # Errors
 ///
 /// [`Error::Os`] if the process table cannot be read.
 pub fn stop(run_id: RunId, users: Users, plan: &Plan) -> Result<Report, Error> {
-    let select = |entry: &Entry| belongs(entry, run_id, users);
-    let mut roots =
-        Roots { identities: Vec::new(), select: &select, columns: COLUMNS, freeze: true };
+    stop_selected(run_id, &|entry| belongs(entry, run_id, users), plan)
+}
+
+/// Ends every process that carries this run's marker or lineage, whosoever it is, and everything that
+/// descends from one. Nobody asked for this one by name, so arguments do not count.
+///
+/// # Errors
+///
+/// [`Error::Os`] if the process table cannot be read.
+pub fn sweep(run_id: RunId, plan: &Plan) -> Result<Report, Error> {
+    stop_selected(run_id, &|entry| is_marked(entry, run_id), plan)
+}
+
+fn stop_selected(
+    run_id: RunId,
+    select: &dyn Fn(&Entry) -> bool,
+    plan: &Plan,
+) -> Result<Report, Error> {
+    let mut roots = Roots { identities: Vec::new(), select, columns: COLUMNS, freeze: true };
     // The whole tree is noted before anyone is asked to end: a parent that ends takes with it the
     // trace to descendants that carry no marker.
     let members = roots.list()?;
@@ -81,6 +141,15 @@ fn belongs(entry: &Entry, run_id: RunId, users: Users) -> bool {
     };
     let carries = carries || has_lineage(entry, run_id);
     carries && (users == Users::Any || is_own(entry))
+}
+
+/// As [`belongs`], but arguments do not count: anybody may have typed them.
+fn is_marked(entry: &Entry, run_id: RunId) -> bool {
+    let marked = match &entry.environment {
+        Environment::Read(markers) => markers.is_of_run(run_id),
+        _ => false,
+    };
+    marked || has_lineage(entry, run_id)
 }
 
 /// Scrubbed of everything else it may still show where it comes from.

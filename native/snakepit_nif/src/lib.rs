@@ -6,24 +6,36 @@
 // Rustler decodes arguments into owned values.
 #![allow(clippy::needless_pass_by_value)]
 
+mod ledger_terms;
 mod terms;
 mod wire_terms;
 
-use std::time::Duration;
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-use rustler::{Atom, Binary, Term};
+use rustler::{Atom, Binary, ResourceArc, Term};
 use snakepit_core::account;
 use snakepit_core::group;
+use snakepit_core::journal::{self, Journal};
+use snakepit_core::lock::Lock;
 use snakepit_core::marker::{self, Owner};
-use snakepit_core::process::Found;
+use snakepit_core::process::{self, Found};
+use snakepit_core::reap::{self, Search};
 use snakepit_core::run::{self, Users};
 use snakepit_core::run_id::RunId;
 use snakepit_core::run_state::RunState;
 use snakepit_core::stop::{self, Plan};
 use snakepit_core::table::{Columns, Entry};
 use snakepit_core::wire::{self, Request};
-use snakepit_core::{Error, Process, Signal};
+use snakepit_core::{Error, Process, Signal, adopted, obituary};
 
+use ledger_terms::{
+    ContentsTerm, DeadRunTerm, JournalResource, LockResource, MemberTerm, ObituaryTerm,
+    ReapReportTerm, ScopeTerm,
+};
 use terms::{
     Bytes, DeliveryTerm, ErrorTerm, GroupTerm, IdentityTerm, InfoTerm, Items, OutcomeTerm, PidTerm,
     ProcessTerm, RecordTerm, RunReportTerm, RunStateTerm, SealTerm, SignalTerm,
@@ -127,6 +139,15 @@ fn process_stop(
     Ok(outcomes.into_iter().map(OutcomeTerm).collect())
 }
 
+/// `Snakepit.Native.process_await/2`: those that have not ended when the time is up. Waits.
+#[rustler::nif(schedule = "DirtyIo")]
+fn process_await(identities: Items<IdentityTerm>, timeout_ms: u64) -> Answer<Vec<ProcessTerm>> {
+    let identities: Result<Vec<_>, _> = identities.0.iter().map(IdentityTerm::identity).collect();
+    let deadline = Instant::now() + Duration::from_millis(timeout_ms.min(LONGEST_MS));
+    let left = process::await_ends(&identities?, deadline)?;
+    Ok(left.into_iter().map(ProcessTerm).collect())
+}
+
 /// `Snakepit.Native.group_signal/2`. Reads the process table where the kernel has no call for it.
 #[rustler::nif(schedule = "DirtyIo")]
 fn group_signal(group: GroupTerm, signal: SignalTerm) -> Answer<DeliveryTerm> {
@@ -163,6 +184,13 @@ fn run_stop(
     Ok(RunReportTerm(run::stop(parse_run_id(run_id)?, users(any_user), &plan)?))
 }
 
+/// `Snakepit.Native.run_sweep/3`. Waits.
+#[rustler::nif(schedule = "DirtyIo")]
+fn run_sweep(run_id: Binary, grace_ms: u64, kill_wait_ms: u64) -> Answer<RunReportTerm> {
+    let plan = plan(SignalTerm(Signal::TERM), grace_ms, kill_wait_ms);
+    Ok(RunReportTerm(run::sweep(parse_run_id(run_id)?, &plan)?))
+}
+
 /// `Snakepit.Native.record_seal/1`: version and checksum for a record.
 #[rustler::nif]
 fn record_seal(record: RecordTerm) -> SealTerm {
@@ -173,6 +201,104 @@ fn record_seal(record: RecordTerm) -> SealTerm {
 #[rustler::nif]
 fn record_check(sealed: Term) -> Result<RecordTerm, Atom> {
     terms::check_record(sealed)
+}
+
+/// `Snakepit.Native.identity_scope/1`: whether its pid means anything here.
+#[rustler::nif]
+fn identity_scope(identity: IdentityTerm) -> Answer<ScopeTerm> {
+    Ok(identity.identity()?.scope().into())
+}
+
+/// `Snakepit.Native.lock_take/1`: `nil` if someone else has it. Opens a file.
+#[rustler::nif(schedule = "DirtyIo")]
+fn lock_take(path: Bytes) -> Answer<Option<ResourceArc<LockResource>>> {
+    Ok(Lock::take(&as_path(path))?.map(LockResource::new))
+}
+
+/// `Snakepit.Native.lock_release/1`.
+#[rustler::nif]
+fn lock_release(lock: ResourceArc<LockResource>) -> Atom {
+    lock.release();
+    rustler::types::atom::ok()
+}
+
+/// `Snakepit.Native.journal_open/2`. Opens a file.
+#[rustler::nif(schedule = "DirtyIo")]
+fn journal_open(path: Bytes, max_bytes: u64) -> Answer<ResourceArc<JournalResource>> {
+    let journal = Journal::open(&as_path(path), max_bytes)?;
+    Ok(ResourceArc::new(JournalResource(journal)))
+}
+
+/// `Snakepit.Native.journal_append/2`. One `write` of a few hundred bytes into the page cache: it
+/// takes a microsecond, and waking another thread for it would take a hundred.
+#[rustler::nif]
+fn journal_append(journal: ResourceArc<JournalResource>, content: Binary) -> Answer<()> {
+    Ok(journal.0.append(&content)?)
+}
+
+/// `Snakepit.Native.journal_sync/1`. Waits for the disk.
+#[rustler::nif(schedule = "DirtyIo")]
+fn journal_sync(journal: ResourceArc<JournalResource>) -> Answer<()> {
+    Ok(journal.0.sync()?)
+}
+
+/// `Snakepit.Native.journal_length/1`.
+#[rustler::nif]
+fn journal_length(journal: ResourceArc<JournalResource>) -> u64 {
+    journal.0.length()
+}
+
+/// `Snakepit.Native.journal_rotate/2`. Renames files.
+#[rustler::nif(schedule = "DirtyIo")]
+fn journal_rotate(journal: ResourceArc<JournalResource>, aside: Bytes) -> Answer<()> {
+    Ok(journal.0.rotate(&as_path(aside))?)
+}
+
+/// `Snakepit.Native.journal_close/1`.
+#[rustler::nif]
+fn journal_close(journal: ResourceArc<JournalResource>) -> Atom {
+    journal.0.close();
+    rustler::types::atom::ok()
+}
+
+/// `Snakepit.Native.journal_read/1`. Reads a file.
+#[rustler::nif(schedule = "DirtyIo")]
+fn journal_read(path: Bytes) -> Answer<ContentsTerm> {
+    Ok(ContentsTerm(journal::read(&as_path(path))?))
+}
+
+/// `Snakepit.Native.adopted_read/1`: what a dead run's guardian had adopted. Reads a file.
+#[rustler::nif(schedule = "DirtyIo")]
+fn adopted_read(directory: Bytes) -> Vec<ProcessTerm> {
+    adopted::read(&as_path(directory)).into_iter().map(ProcessTerm).collect()
+}
+
+/// `Snakepit.Native.obituary_read/1`. Reads a file.
+#[rustler::nif(schedule = "DirtyIo")]
+fn obituary_read(directory: Bytes) -> Option<ObituaryTerm> {
+    obituary::read(&as_path(directory)).map(ObituaryTerm)
+}
+
+/// `Snakepit.Native.run_members/1`. Reads the process table.
+#[rustler::nif(schedule = "DirtyIo")]
+fn run_members(run_id: Binary) -> Answer<Vec<MemberTerm>> {
+    Ok(run::members(parse_run_id(run_id)?)?.into_iter().map(MemberTerm).collect())
+}
+
+/// `Snakepit.Native.run_reap/5`. Waits.
+#[rustler::nif(schedule = "DirtyIo")]
+fn run_reap(
+    runs: Items<DeadRunTerm>,
+    instance: Binary,
+    spared: Items<Binary>,
+    grace_ms: u64,
+    kill_wait_ms: u64,
+) -> Answer<ReapReportTerm> {
+    let runs: Result<Vec<_>, Error> = runs.0.iter().map(DeadRunTerm::run).collect();
+    let spared: HashSet<_> = spared.0.iter().filter_map(|id| RunId::from_bytes(id)).collect();
+    let search = Search { runs: &runs?, instance: &instance, spared: &spared };
+    let plan = plan(SignalTerm(Signal::TERM), grace_ms, kill_wait_ms);
+    Ok(ReapReportTerm(reap::reap(search, &plan)?))
 }
 
 /// `Snakepit.Native.wire_encode/1`: a frame for the guardian.
@@ -207,6 +333,10 @@ fn open(identity: &IdentityTerm) -> Result<Process, Error> {
         Found::Gone => Err(Error::NoSuchProcess(identity.pid.as_raw().into())),
         Found::Ambiguous => Err(Error::Ambiguous(identity.pid)),
     }
+}
+
+fn as_path(bytes: Bytes) -> PathBuf {
+    OsString::from_vec(bytes.0).into()
 }
 
 fn parse_run_id(run_id: Binary) -> Result<RunId, Error> {

@@ -9,12 +9,11 @@
 //! the guardian do other things most of the time.
 
 use std::collections::HashMap;
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use snakepit_core::adopted;
 use snakepit_core::lineage::Lineage;
 use snakepit_core::table::{self, Columns, Entry, Environment};
 use snakepit_core::tree::{self, Roots};
@@ -175,15 +174,8 @@ impl Guardian {
     /// Within a second of its adoption, so that the next start can end it if this guardian and its
     /// BEAM should die together.
     fn note_adopted(&self, identity: &Identity) {
-        let path =
-            Path::new(std::ffi::OsStr::from_bytes(&self.hello.run_directory)).join("adopted");
-        let bytes = identity.encode();
-        let length = u32::try_from(bytes.len()).unwrap_or_default().to_be_bytes();
-        let result = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(path)
-            .and_then(|mut file| file.write_all(&[length.as_slice(), &bytes].concat()));
+        let directory = Path::new(std::ffi::OsStr::from_bytes(&self.hello.run_directory));
+        let result = adopted::append(directory, identity);
         if let Err(error) = result {
             warn!("cannot note an adopted process: {error}");
         }

@@ -1,0 +1,392 @@
+defmodule Snakepit.Bench.Ledger do
+  @moduledoc """
+  What a durable registration costs, whether it is durable, and how long the clean-up after dead runs
+  takes.
+  """
+
+  @behaviour Snakepit.Bench
+
+  import Snakepit.Bench
+
+  alias Snakepit.{Command, Guardian, Native}
+  alias Snakepit.Bench.Spawning
+  alias Snakepit.Ledger.DeadRun
+  alias Snakepit.Pool.ProcessRegistry
+  alias Snakepit.Test.BeamPort
+
+  @samples 2_000
+  @at_once 1_000
+  @rounds 5
+  @few 200
+  @orphans 100
+
+  @impl true
+  def run do
+    alone() ++ at_once() ++ survival() ++ spawning() ++ reaping()
+  end
+
+  defp alone do
+    progress("one registration after the other")
+    process = own_process()
+    ours = samples(fn id -> register(id, process) end)
+    dets = with_dets(fn table -> samples(fn id -> store_twice(table, id, process) end) end)
+
+    [
+      row(
+        name: "reserve and activate, p50, beside two DETS inserts with sync",
+        value: percentile(ours, 50),
+        unit: "µs",
+        baseline: percentile(dets, 50),
+        target: {:value, 20.0}
+      ),
+      row(
+        name: "reserve and activate, p99, beside two DETS inserts with sync",
+        value: percentile(ours, 99),
+        unit: "µs",
+        baseline: percentile(dets, 99)
+      )
+    ]
+  end
+
+  defp samples(fun) do
+    for number <- 1..@samples do
+      id = "alone-#{System.unique_integer([:positive])}-#{number}"
+      {us, :ok} = once(fn -> fun.(id) end)
+      us
+    end
+  after
+    forget_all()
+  end
+
+  defp at_once do
+    rates =
+      for round <- 1..@rounds do
+        progress("#{@at_once} registrations at once, round #{round} of #{@rounds}")
+        process = own_process()
+        bench = self()
+
+        owners =
+          for number <- 1..@at_once do
+            spawn_link(fn ->
+              receive do: (:go -> :ok)
+              :ok = register("at-once-#{round}-#{number}", process)
+              send(bench, :registered)
+              receive do: (:done -> :ok)
+            end)
+          end
+
+        {us, _} =
+          once(fn ->
+            for owner <- owners, do: send(owner, :go)
+            for _owner <- owners, do: receive(do: (:registered -> :ok))
+          end)
+
+        # The process that was registered is this BEAM, which nobody may end: forget before they go.
+        forget_all()
+        for owner <- owners, do: send(owner, :done)
+        @at_once / (us / 1_000_000)
+      end
+
+    [
+      row(
+        name: "reserve and activate, by #{@at_once} processes at once",
+        value: percentile(rates, 50),
+        unit: "registrations/s",
+        better: :higher,
+        target: {:value, 20_000}
+      )
+    ]
+  end
+
+  @survival_rounds 20
+  @writers 100
+  @registrations 10_000
+
+  # What was acknowledged comes over a socket, so the kernel has it when the BEAM is killed.
+  defp survival do
+    options = [:binary, packet: :line, active: true, backlog: @writers, ip: {127, 0, 0, 1}]
+    {:ok, listener} = :gen_tcp.listen(0, options)
+
+    {:ok, port} = :inet.port(listener)
+
+    lost =
+      for round <- 1..@survival_rounds do
+        progress("kill -9 after a random registration, round #{round} of #{@survival_rounds}")
+        with_directory(fn directory -> lost(directory, listener, port) end)
+      end
+
+    :gen_tcp.close(listener)
+
+    [
+      row(
+        name: "acknowledged registrations lost at kill -9, #{@survival_rounds} rounds",
+        value: Enum.sum(lost),
+        unit: "",
+        target: {:value, 0}
+      )
+    ]
+  end
+
+  defp lost(directory, listener, port) do
+    beam = BeamPort.open(data_dir: directory)
+    {:os_pid, os_pid} = Port.info(beam, :os_pid)
+    :started = BeamPort.value(beam)
+
+    BeamPort.tell(beam, """
+    {:ok, {os_pid, identity}} = Snakepit.Native.process_lookup(String.to_integer(System.pid()))
+    for writer <- 1..#{@writers} do
+      spawn(fn ->
+        {:ok, socket} = :gen_tcp.connect({127, 0, 0, 1}, #{port}, [:binary])
+        for number <- 1..#{div(@registrations, @writers)} do
+          id = "\#{writer}-\#{number}"
+          :ok = Snakepit.Pool.ProcessRegistry.reserve_worker(id)
+          :ok = Snakepit.Pool.ProcessRegistry.activate_worker(id, self(), os_pid, identity: identity)
+          :ok = :gen_tcp.send(socket, id <> "\\n")
+        end
+        Process.sleep(:infinity)
+      end)
+    end
+    :writing
+    """)
+
+    sockets =
+      for _writer <- 1..@writers do
+        {:ok, socket} = :gen_tcp.accept(listener, 60_000)
+        socket
+      end
+
+    fatal = :rand.uniform(@registrations)
+    acknowledged = collect([], fatal, fn -> kill(os_pid) end)
+    for socket <- sockets, do: :gen_tcp.close(socket)
+    await_exit(beam)
+    [run] = File.ls!(directory)
+    dead = DeadRun.read(run, Path.join(directory, run), make_ref())
+
+    recorded =
+      for %{status: :active} = worker <- dead.workers, into: MapSet.new(), do: worker.worker_id
+
+    Enum.count(acknowledged, &(&1 not in recorded))
+  end
+
+  # All lines until the last socket is closed. At the `fatal`th, the BEAM is killed.
+  defp collect(lines, fatal, kill, open \\ @writers)
+  defp collect(lines, _fatal, _kill, 0), do: lines
+
+  defp collect(lines, fatal, kill, open) do
+    receive do
+      {:tcp, _socket, line} ->
+        if fatal == 1, do: kill.()
+        collect([String.trim(line) | lines], fatal - 1, kill, open)
+
+      {:tcp_closed, _socket} ->
+        collect(lines, fatal, kill, open - 1)
+    after
+      60_000 -> raise "#{open} writers neither write nor end"
+    end
+  end
+
+  defp spawning do
+    ways = [
+      ledger: fn -> one_after_the_other(&start_recorded/2) end,
+      bare: fn -> one_after_the_other(&start_bare/2) end
+    ]
+
+    rounds =
+      for round <- 1..@rounds do
+        progress("spawn with and without a ledger, round #{round} of #{@rounds}")
+        Map.new(ways, fn {way, fun} -> {way, percentile(fun.(), 50)} end)
+      end
+
+    [
+      row(
+        name: "reserve, fork, activate, release, p50, beside fork and release",
+        value: rounds |> Enum.map(& &1.ledger) |> percentile(50),
+        unit: "µs",
+        baseline: rounds |> Enum.map(& &1.bare) |> percentile(50),
+        target: {:ratio, 0.91}
+      )
+    ]
+  end
+
+  defp one_after_the_other(start) do
+    command = Command.new!(cmd: Spawning.command())
+
+    times =
+      for number <- 1..@few do
+        {us, :ok} = once(fn -> start.(command, "spawn-#{number}") end)
+        us
+      end
+
+    Spawning.end_all()
+    ProcessRegistry.cleanup_dead_workers()
+    times
+  end
+
+  defp start_recorded(command, id) do
+    :ok = ProcessRegistry.reserve_worker(id)
+    {:ok, child} = Guardian.spawn(command, worker_id: id)
+    fingerprint = [identity: child.identity, command: command.cmd]
+    :ok = ProcessRegistry.activate_worker(id, self(), child.os_pid, fingerprint)
+    Guardian.release(child)
+  end
+
+  defp start_bare(command, id) do
+    {:ok, child} = Guardian.spawn(command, worker_id: id)
+    Guardian.release(child)
+  end
+
+  # Runs whose guardian and BEAM die at one instant: their workers die with the guardian, what those
+  # had started does not.
+  defp reaping do
+    [none, five, ten] =
+      for runs <- [0, 5, 10] do
+        progress("start after #{runs} dead runs of #{@orphans} orphans each")
+        with_directory(fn directory -> reaping(directory, runs) end)
+      end
+
+    [
+      row(name: "start of the application with no dead run", value: none, unit: "ms"),
+      row(name: "start with 5 dead runs of #{@orphans} orphans", value: five, unit: "ms"),
+      row(
+        name: "start with 10 dead runs of #{@orphans} orphans, beside twice that with 5",
+        value: ten,
+        unit: "ms",
+        baseline: 2 * five,
+        target: {:ratio, 0.8}
+      )
+    ]
+  end
+
+  defp reaping(directory, runs) do
+    beams = for _run <- 1..runs//1, do: BeamPort.open(data_dir: directory)
+    for beam <- beams, do: :started = BeamPort.value(beam)
+
+    doomed =
+      for beam <- beams do
+        BeamPort.tell(beam, """
+        command = Snakepit.Command.new!(cmd: ["sh", "-c", "setsid sleep 300 & wait"])
+        for number <- 1..#{@orphans} do
+          id = "w\#{number}"
+          :ok = Snakepit.Pool.ProcessRegistry.reserve_worker(id)
+          {:ok, child} = Snakepit.Guardian.spawn(command, worker_id: id)
+          :ok = Snakepit.Pool.ProcessRegistry.activate_worker(id, self(), child.os_pid, child.identity)
+          :ok = Snakepit.Guardian.release(child)
+        end
+        {Snakepit.run_id(), Snakepit.Guardian.os_pid()}
+        """)
+
+        {run_id, guardian} = BeamPort.value(beam)
+        {:os_pid, os_pid} = Port.info(beam, :os_pid)
+        await_orphans(run_id, 2 * @orphans)
+        {beam, os_pid, guardian, run_id}
+      end
+
+    # A guardian that is stopped does nothing about the death of its BEAM.
+    for {_beam, _os_pid, guardian, _run_id} <- doomed, do: signal(guardian, "STOP")
+
+    for {beam, os_pid, guardian, _run_id} <- doomed do
+      kill(os_pid)
+      kill(guardian)
+      await_exit(beam)
+    end
+
+    ms = start_time(directory)
+    left = for {_beam, _, _, run_id} <- doomed, do: found(run_id)
+    if Enum.sum(left) > 0, do: raise("orphans are left: #{inspect(left)}")
+    ms
+  end
+
+  defp start_time(directory) do
+    code = """
+    Application.put_env(:snakepit, :data_dir, #{inspect(directory)})
+    {us, {:ok, _}} = :timer.tc(fn -> Application.ensure_all_started(:snakepit) end)
+    IO.puts("started \#{us}")
+    """
+
+    ebin = Application.app_dir(:snakepit, "ebin")
+    {output, 0} = System.cmd("elixir", ["-pa", ebin, "-e", code], stderr_to_stdout: true)
+    [_, us] = Regex.run(~r/started (\d+)/, output)
+    String.to_integer(us) / 1000
+  end
+
+  defp await_orphans(run_id, count, attempts \\ 1_000) do
+    if found(run_id) < count do
+      if attempts == 0, do: raise("the workers do not start")
+      Process.sleep(10)
+      await_orphans(run_id, count, attempts - 1)
+    end
+  end
+
+  # Markers only: children at the gate carry a lineage, and no marker yet.
+  defp found(run_id) do
+    {:ok, members} = Native.run_members(run_id)
+    Enum.count(members, &(&1.worker_id != nil))
+  end
+
+  defp register(id, {os_pid, identity}) do
+    :ok = ProcessRegistry.reserve_worker(id)
+    fingerprint = [identity: identity, command: ["python3", "worker.py", "--port", "5000"]]
+    ProcessRegistry.activate_worker(id, self(), os_pid, fingerprint)
+  end
+
+  # A process that can be registered again and again, and forgotten: it is gone.
+  defp own_process do
+    port = Port.open({:spawn_executable, System.find_executable("true")}, [:exit_status])
+    {:os_pid, os_pid} = Port.info(port, :os_pid)
+    lookup = Native.process_lookup(os_pid)
+    receive do: ({^port, {:exit_status, 0}} -> :ok)
+
+    case lookup do
+      {:ok, process} -> process
+      # Too quick for us.
+      {:error, _gone} -> own_process()
+    end
+  end
+
+  defp forget_all, do: ProcessRegistry.cleanup_dead_workers()
+
+  defp with_dets(fun) do
+    with_directory(fn directory ->
+      file = String.to_charlist(Path.join(directory, "baseline.dets"))
+      {:ok, table} = :dets.open_file(make_ref(), file: file)
+      times = fun.(table)
+      :dets.close(table)
+      times
+    end)
+  end
+
+  defp store_twice(table, id, {os_pid, identity}) do
+    :ok = :dets.insert(table, {id, :reserved})
+    :ok = :dets.sync(table)
+    :ok = :dets.insert(table, {id, :active, os_pid, identity})
+    :dets.sync(table)
+  end
+
+  defp with_directory(fun) do
+    unique = System.unique_integer([:positive])
+    directory = Path.join(System.tmp_dir!(), "snakepit_bench_#{System.pid()}_#{unique}")
+    File.mkdir_p!(directory)
+
+    try do
+      fun.(directory)
+    after
+      File.rm_rf!(directory)
+    end
+  end
+
+  defp kill(os_pid), do: signal(os_pid, "KILL")
+
+  defp signal(os_pid, name) do
+    {_output, 0} = System.cmd("kill", ["-#{name}", "#{os_pid}"])
+    :ok
+  end
+
+  defp await_exit(beam) do
+    receive do
+      {^beam, {:exit_status, _status}} -> :ok
+      {^beam, {:data, _output}} -> await_exit(beam)
+    after
+      60_000 -> raise "the second BEAM does not end"
+    end
+  end
+end

@@ -1,0 +1,121 @@
+defmodule Snakepit.Ledger.DeadRun do
+  @moduledoc false
+
+  # What a run whose BEAM is gone has left in its directory, read without believing it: whatever is
+  # damaged is counted and left out.
+
+  require Logger
+
+  alias Snakepit.Native
+  alias Snakepit.Ledger.{Journal, Table}
+
+  @enforce_keys [:id, :directory, :lock]
+  defstruct [
+    :id,
+    :directory,
+    :lock,
+    :record,
+    :guardian,
+    workers: [],
+    adopted: [],
+    bad: 0,
+    ignored: 0
+  ]
+
+  @type t :: %__MODULE__{
+          id: String.t(),
+          directory: Path.t(),
+          lock: reference(),
+          record: map() | nil,
+          guardian: Native.identity() | nil,
+          workers: [map()],
+          adopted: [Native.identity()],
+          bad: non_neg_integer(),
+          ignored: non_neg_integer()
+        }
+
+  @doc "Reads the run of a directory whose lock has been taken."
+  @spec read(String.t(), Path.t(), reference()) :: t()
+  def read(id, directory, lock) do
+    {entries, ignored} = Journal.read(directory)
+
+    if ignored > 0,
+      do: Logger.warning("Snakepit: #{ignored} damaged bytes in #{directory}/journal")
+
+    contents = directory |> table() |> Table.apply_entries(entries)
+
+    %__MODULE__{
+      id: id,
+      directory: directory,
+      lock: lock,
+      record: believable(contents.run),
+      guardian: if(is_binary(contents.guardian), do: contents.guardian),
+      workers: for({_id, %{run_id: ^id} = worker} <- contents.workers, do: worker),
+      adopted: for({_os_pid, identity} <- Native.adopted_read(directory), do: identity),
+      bad: contents.bad,
+      ignored: ignored
+    }
+  end
+
+  @doc "Every process that it noted."
+  @spec identities(t()) :: [Native.identity()]
+  def identities(run) do
+    for(%{identity: identity} when identity != nil <- run.workers, do: identity) ++ run.adopted
+  end
+
+  @doc "Whether only its directory had been made: there is nothing in it that says anything."
+  @spec blank?(t()) :: boolean()
+  def blank?(run) do
+    run.record == nil and run.ignored == 0 and files(run.directory) -- ["lock", "journal"] == []
+  end
+
+  @doc """
+  Where its BEAM ran: `:here`; before the last boot, or in another container, where nothing of it can
+  be reached from here; or still `:running`, which its lock should have prevented.
+  """
+  @spec whereabouts(t()) :: :here | :other_boot | :other_namespace | :running
+  def whereabouts(%{record: %{beam: beam} = record}) do
+    case Native.identity_scope(beam) do
+      {:ok, :here} -> if another_runs?(beam, record), do: :running, else: :here
+      {:ok, elsewhere} -> elsewhere
+      {:error, _damaged} -> :here
+    end
+  end
+
+  def whereabouts(_unknown), do: :here
+
+  defp files(directory) do
+    case File.ls(directory) do
+      {:ok, names} -> names
+      # Another was quicker.
+      {:error, :enoent} -> []
+    end
+  end
+
+  # This very BEAM may have stopped and started Snakepit, with a disk in between that was full.
+  defp another_runs?(beam, record) do
+    Native.process_alive(beam) == {:ok, true} and
+      Integer.to_string(record[:beam_pid] || 0) != System.pid()
+  end
+
+  defp table(directory) do
+    case Table.read(directory) do
+      {:ok, contents} ->
+        if contents.bad > 0 do
+          Logger.warning("Snakepit: #{contents.bad} damaged records in #{Table.path(directory)}")
+        end
+
+        contents
+
+      {:error, reason} ->
+        aside = Table.set_aside(Table.path(directory), "refused")
+        Logger.warning("Snakepit: a damaged ledger (#{brief(reason)}) was set aside as #{aside}")
+        %{run: nil, guardian: nil, workers: %{}, bad: 1}
+    end
+  end
+
+  defp brief(reason), do: inspect(reason, limit: 5, printable_limit: 100)
+
+  defp believable(%{run_id: _, beam: beam} = record) when is_binary(beam), do: record
+  defp believable(_other), do: nil
+end

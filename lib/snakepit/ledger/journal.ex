@@ -1,0 +1,120 @@
+defmodule Snakepit.Ledger.Journal do
+  @moduledoc false
+
+  # What the ledger must not lose, in the order in which it happened. Whoever has something to say
+  # appends it by itself, in a microsecond; `Snakepit.Pool.PIDLedger` carries it into DETS.
+  #
+  # Two files: `journal` is being written, `journal.old` is being carried off. A dead run is read from
+  # DETS, `journal.old` and `journal`, in this order.
+
+  alias Snakepit.{Error, Native, Seal}
+
+  # Some hundred thousand entries. More are never there unless nobody carries them off.
+  @max_bytes 64 * 1024 * 1024
+
+  # A worker's is a tuple of the fields of `Snakepit.Pool.PIDLedger.entry/0`, in their order: half the
+  # bytes of a map, and half the time. It needs no seal of its own, unlike in DETS.
+  @type entry ::
+          {:run, map()}
+          | {:guardian, Native.identity()}
+          | {:worker, String.t(), String.t(), atom(), integer() | nil, integer() | nil,
+             binary() | nil, String.t() | nil, [binary()], integer()}
+          | {:gone, worker_id :: String.t()}
+
+  @doc "Opens the journal of a run's directory to write to it."
+  @spec open(Path.t()) :: {:ok, reference()} | {:error, Error.t()}
+  def open(directory) do
+    wrap(Native.journal_open(file(directory), @max_bytes), :journal_open)
+  end
+
+  @doc "Appends an entry. It survives this BEAM when this returns."
+  @spec append(reference(), entry()) :: :ok | {:error, Error.t()}
+  def append(journal, entry) do
+    case Native.journal_append(journal, :erlang.term_to_binary(entry)) do
+      {:ok, {}} -> :ok
+      {:error, error} -> {:error, explain(Error.from_native(:journal, error))}
+    end
+  end
+
+  @doc "Waits until the disk has it too."
+  @spec sync(reference()) :: :ok | {:error, Error.t()}
+  def sync(journal) do
+    with {:ok, {}} <- wrap(Native.journal_sync(journal), :journal_sync), do: :ok
+  end
+
+  @doc "Whether there is anything to carry off."
+  @spec empty?(reference(), Path.t()) :: boolean()
+  def empty?(journal, directory) do
+    Native.journal_length(journal) == 0 and not File.exists?(old_file(directory))
+  end
+
+  @doc """
+  Hands what was appended so far to `fun`, and forgets it if that gives `:ok`. If it does not, the
+  same entries come again.
+  """
+  @spec carry(reference(), Path.t(), ([entry()] -> :ok | {:error, term()})) ::
+          :ok | {:error, term()}
+  def carry(journal, directory, fun) do
+    old = old_file(directory)
+
+    # One that is there already was not carried off last time, and goes first.
+    with :ok <- carry_file(old, fun),
+         {:ok, {}} <- wrap(Native.journal_rotate(journal, old), :journal_rotate) do
+      carry_file(old, fun)
+    end
+  end
+
+  @doc """
+  What a dead run's journal says, oldest first, and how many bytes of it are damaged.
+  """
+  @spec read(Path.t()) :: {[entry()], non_neg_integer()}
+  def read(directory) do
+    {old, ignored_old} = read_file(old_file(directory))
+    {current, ignored} = read_file(file(directory))
+    {old ++ current, ignored_old + ignored}
+  end
+
+  @doc "Removes the files, when all they say is in the ledger or in the history."
+  @spec remove(Path.t()) :: :ok
+  def remove(directory) do
+    # The third is there if the BEAM died while it changed the one for the other; it is empty.
+    for file <- [file(directory), old_file(directory), Path.join(directory, "journal.new")],
+        do: File.rm(file)
+
+    :ok
+  end
+
+  defp carry_file(path, fun) do
+    if File.exists?(path) do
+      {entries, _ignored} = read_file(path)
+      with :ok <- fun.(entries), do: File.rm(path)
+    else
+      :ok
+    end
+  end
+
+  defp read_file(path) do
+    case Native.journal_read(path) do
+      {:ok, %{entries: entries, ignored: ignored}} ->
+        {for(entry <- entries, {:ok, term} <- [Seal.decode(entry)], do: term), ignored}
+
+      # Not readable at all: as good as damaged, and a size of one says so.
+      {:error, _reason} ->
+        {[], 1}
+    end
+  end
+
+  defp file(directory), do: Path.join(directory, "journal")
+  defp old_file(directory), do: Path.join(directory, "journal.old")
+
+  defp wrap({:ok, value}, _operation), do: {:ok, value}
+  defp wrap({:error, error}, operation), do: {:error, Error.from_native(operation, error)}
+
+  defp explain(%Error{reason: :estale} = error),
+    do: %{error | detail: "the run's directory was deleted, so nothing can be recorded"}
+
+  defp explain(%Error{reason: :efbig} = error),
+    do: %{error | detail: "the journal is full: the ledger cannot be written"}
+
+  defp explain(error), do: error
+end

@@ -1,0 +1,188 @@
+defmodule Snakepit.Ledger.Table do
+  @moduledoc false
+
+  # The DETS table of a run: one sealed record per worker, and what is known of the run itself.
+  #
+  # DETS opens files that have lost bytes and gives back wrong values, so nothing that comes out of
+  # it is believed without its seal. It also refuses some, and fails on a full disk at any call.
+
+  alias Snakepit.{Native, Seal}
+
+  @file_name "ledger.dets"
+
+  @type contents :: %{
+          run: map() | nil,
+          guardian: Native.identity() | nil,
+          workers: %{optional(String.t()) => map()},
+          bad: non_neg_integer()
+        }
+
+  @spec path(Path.t()) :: Path.t()
+  def path(directory), do: Path.join(directory, @file_name)
+
+  @doc "Opens or makes the table of a directory."
+  @spec open(term(), Path.t()) :: {:ok, term()} | {:error, term()}
+  def open(name, directory) do
+    :dets.open_file(name, file: String.to_charlist(path(directory)), auto_save: :infinity)
+  end
+
+  @doc """
+  The table of a dead run, read and closed again. An error if DETS refuses it.
+  """
+  @spec read(Path.t()) :: {:ok, contents()} | {:error, term()}
+  def read(directory) do
+    path = path(directory)
+
+    if File.exists?(path) do
+      with {:ok, objects} <- read_objects(path),
+           do: {:ok, Enum.reduce(objects, empty(), &object/2)}
+    else
+      {:ok, empty()}
+    end
+  end
+
+  @doc "Whatever is in a DETS file, which is closed again. An error if DETS refuses it."
+  @spec read_objects(Path.t()) :: {:ok, [tuple()]} | {:error, term()}
+  def read_objects(path) do
+    # DETS trusts what it reads: damage can take down the process that opens the file, not only make
+    # it refuse.
+    in_process_of_its_own(fn -> read_file(path) end)
+  end
+
+  @doc "All that is in an open table."
+  @spec contents(term()) :: contents()
+  def contents(name) do
+    case :dets.match_object(name, :_) do
+      objects when is_list(objects) -> Enum.reduce(objects, empty(), &object/2)
+      {:error, _reason} -> %{empty() | bad: 1}
+    end
+  end
+
+  @doc "What contents become by entries of the journal, which are younger."
+  @spec apply_entries(contents(), [tuple()]) :: contents()
+  def apply_entries(contents, entries), do: Enum.reduce(entries, contents, &entry/2)
+
+  @doc "Carries entries of the journal into an open table, and waits for the disk."
+  @spec store(term(), [Snakepit.Ledger.Journal.entry()]) :: :ok | {:error, term()}
+  def store(name, entries) do
+    # Most workers of a batch came and went: only the last word on each is written.
+    changes = entries |> Enum.map(&change/1) |> Enum.reject(&is_nil/1) |> Map.new()
+    {gone, objects} = Enum.split_with(changes, fn {_key, object} -> object == nil end)
+
+    with :ok <- :dets.insert(name, Enum.map(objects, fn {_key, object} -> object end)),
+         :ok <- each(gone, fn {key, nil} -> :dets.delete(name, key) end) do
+      :dets.sync(name)
+    end
+  end
+
+  @doc "Moves a file out of the way, under a name that says when and why."
+  @spec set_aside(Path.t(), String.t()) :: Path.t()
+  def set_aside(path, why) do
+    stamp = Calendar.strftime(DateTime.utc_now(), "%Y%m%dT%H%M%S")
+    aside = "#{path}.#{why}-#{stamp}-#{System.unique_integer([:positive])}"
+    # One that cannot be moved is not in the way of anything but itself.
+    File.rename(path, aside)
+    aside
+  end
+
+  defp empty, do: %{run: nil, guardian: nil, workers: %{}, bad: 0}
+
+  defp read_file(path) do
+    name = {__MODULE__, make_ref()}
+    options = [file: String.to_charlist(path), access: :read]
+
+    # A table that was not closed cannot be opened for reading only: repair needs to write.
+    opened =
+      with {:error, _reason} <- :dets.open_file(name, options),
+           do: :dets.open_file(name, Keyword.delete(options, :access))
+
+    with {:ok, name} <- opened do
+      objects = :dets.match_object(name, :_)
+      :dets.close(name)
+      if is_list(objects), do: {:ok, objects}, else: objects
+    end
+  end
+
+  defp in_process_of_its_own(fun) do
+    {pid, monitor} = spawn_monitor(fn -> exit({:shutdown, {:read, fun.()}}) end)
+
+    receive do
+      {:DOWN, ^monitor, :process, ^pid, {:shutdown, {:read, result}}} -> result
+      {:DOWN, ^monitor, :process, ^pid, reason} -> {:error, reason}
+    end
+  end
+
+  defp object({:current_run, sealed}, contents), do: unseal(contents, :run, sealed)
+  defp object({:guardian, sealed}, contents), do: unseal(contents, :guardian, sealed)
+
+  defp object({id, sealed}, contents) when is_binary(id) do
+    case Native.record_check(sealed) do
+      {:ok, record} -> put_in(contents.workers[record.worker_id], record)
+      {:error, _flaw} -> %{contents | bad: contents.bad + 1}
+    end
+  end
+
+  defp object(_foreign, contents), do: %{contents | bad: contents.bad + 1}
+
+  defp unseal(contents, key, sealed) do
+    case Seal.open(sealed) do
+      {:ok, value} -> Map.put(contents, key, value)
+      :error -> %{contents | bad: contents.bad + 1}
+    end
+  end
+
+  defp entry({:run, record}, contents), do: %{contents | run: record}
+  defp entry({:guardian, identity}, contents), do: %{contents | guardian: identity}
+
+  defp entry({:gone, worker_id}, contents),
+    do: %{contents | workers: Map.delete(contents.workers, worker_id)}
+
+  defp entry(worker, contents) do
+    case sealed(worker) do
+      {:ok, sealed} -> object({sealed.worker_id, sealed}, contents)
+      :error -> %{contents | bad: contents.bad + 1}
+    end
+  end
+
+  defp change({:run, record}), do: {:current_run, {:current_run, Seal.seal(record)}}
+  defp change({:guardian, identity}), do: {:guardian, {:guardian, Seal.seal(identity)}}
+
+  defp change({:gone, id}), do: {id, nil}
+
+  defp change(worker) do
+    case sealed(worker) do
+      {:ok, sealed} -> {sealed.worker_id, {sealed.worker_id, sealed}}
+      :error -> nil
+    end
+  end
+
+  defp sealed({:worker, id, run_id, status, os_pid, pgid, identity, owner, command, spawned_at}) do
+    record = %{
+      worker_id: id,
+      run_id: run_id,
+      status: status,
+      os_pid: os_pid,
+      pgid: pgid,
+      identity: identity,
+      elixir_pid: owner,
+      command: command,
+      spawned_at: spawned_at
+    }
+
+    {:ok, Map.merge(record, Native.record_seal(record))}
+  rescue
+    # A term of another program, or of a later version.
+    ArgumentError -> :error
+  end
+
+  defp sealed(_foreign), do: :error
+
+  defp each(items, fun) do
+    Enum.reduce_while(items, :ok, fn item, :ok ->
+      case fun.(item) do
+        :ok -> {:cont, :ok}
+        error -> {:halt, error}
+      end
+    end)
+  end
+end

@@ -1,0 +1,265 @@
+defmodule Snakepit.Pool.PIDLedger do
+  @moduledoc """
+  What must be known of this run's processes when nobody is left to ask: the DETS table of the run
+  and its journal.
+
+  `register_process/2` and `unregister_process/1` are one `write` each, done by the caller: when they
+  return the kernel has it, and no `kill -9` of the BEAM can take it back. This process carries the
+  journal into DETS once a second, and both into the history when the application stops.
+
+  It is also the first thing that starts: it ends what earlier runs have left behind before anything
+  else may run.
+  """
+
+  use GenServer, shutdown: 30_000
+
+  require Logger
+
+  alias Snakepit.{Config, DataDir, Error, History, Native, Reaper, Run, RunState}
+  alias Snakepit.Ledger.{Journal, Table}
+
+  @carry_interval_ms 1_000
+
+  @typedoc """
+  What is kept of a worker. `spawned_at` is milliseconds since the epoch, for people.
+  """
+  @type entry :: %{
+          worker_id: String.t(),
+          run_id: String.t(),
+          status: :reserved | :active,
+          os_pid: pos_integer() | nil,
+          pgid: pos_integer() | nil,
+          identity: binary() | nil,
+          elixir_pid: String.t() | nil,
+          command: [binary()],
+          spawned_at: integer()
+        }
+
+  @doc false
+  def start_link(_opts), do: GenServer.start_link(__MODULE__, [], name: __MODULE__)
+
+  @doc """
+  Records a worker, under its id. What is not given stays empty; a record of the same id is replaced.
+
+      iex> alias Snakepit.Pool.PIDLedger
+      iex> PIDLedger.register_process("doc-ledger", status: :reserved)
+      :ok
+      iex> [entry] = for entry <- PIDLedger.all(), entry.worker_id == "doc-ledger", do: entry
+      iex> {entry.status, entry.run_id == Snakepit.run_id()}
+      {:reserved, true}
+      iex> PIDLedger.unregister_process("doc-ledger")
+      :ok
+
+  """
+  @spec register_process(String.t(), keyword()) :: :ok | {:error, Error.t()}
+  def register_process(worker_id, fields \\ []) when is_binary(worker_id) do
+    run = Run.current!()
+
+    Journal.append(run.journal, {
+      :worker,
+      worker_id,
+      run.id,
+      Keyword.get(fields, :status, :active),
+      fields[:os_pid],
+      fields[:pgid],
+      fields[:identity],
+      fields[:elixir_pid],
+      Keyword.get(fields, :command, []),
+      fields[:spawned_at] || System.os_time(:millisecond)
+    })
+  end
+
+  @doc "Forgets a worker. Whoever calls this knows that its process is gone."
+  @spec unregister_process(String.t()) :: :ok | {:error, Error.t()}
+  def unregister_process(worker_id) when is_binary(worker_id) do
+    Journal.append(Run.current!().journal, {:gone, worker_id})
+  end
+
+  @doc "Notes who the guardian is, so that a later start can wait for it to finish."
+  @spec register_guardian(Native.identity()) :: :ok | {:error, Error.t()}
+  def register_guardian(identity),
+    do: Journal.append(Run.current!().journal, {:guardian, identity})
+
+  @doc "Every record of this run."
+  @spec all() :: [entry()]
+  def all, do: GenServer.call(__MODULE__, :all, 30_000)
+
+  @doc "The OS pids of this run's recorded processes."
+  @spec get_all_pids() :: [pos_integer()]
+  def get_all_pids, do: for(%{os_pid: os_pid} <- all(), os_pid != nil, do: os_pid)
+
+  @doc """
+  Forgets every process that is gone. Those that are not stay, and are named in the error: an entry
+  goes away only when the death is confirmed.
+  """
+  @spec clear() :: :ok | {:error, Error.t()}
+  def clear do
+    {alive, gone} = Enum.split_with(all(), &alive?/1)
+
+    with :ok <- each(gone, &unregister_process(&1.worker_id)) do
+      case alive do
+        [] -> :ok
+        _ -> {:error, error(:clear, :survivors, os_pids: Enum.map(alive, & &1.os_pid))}
+      end
+    end
+  end
+
+  @doc "The file of this run's table."
+  @spec path() :: Path.t()
+  def path, do: Table.path(Run.current!().directory)
+
+  # Says how the barrier went; it is kept in the history.
+  @doc false
+  def note_shutdown(report), do: GenServer.cast(__MODULE__, {:shutdown, report})
+
+  @impl true
+  def init(_opts) do
+    Process.flag(:trap_exit, true)
+    run = Run.current!()
+    config = Config.fetch!()
+
+    state = %{run: run, config: config, table: open!(run), failing: nil, report: nil}
+    # Not after a crash of this process: then the run is where it was.
+    if RunState.current() == :initializing, do: clean_up(run, config)
+    {:ok, schedule(carry(state))}
+  end
+
+  @impl true
+  def handle_call(:all, _from, state) do
+    state = carry(state)
+    {entries, _ignored} = Journal.read(state.run.directory)
+    # What could not be carried into the table is in the journal still.
+    contents = state.table |> Table.contents() |> Table.apply_entries(entries)
+    {:reply, Map.values(contents.workers), state}
+  end
+
+  @impl true
+  def handle_cast({:shutdown, report}, state), do: {:noreply, %{state | report: report}}
+
+  @impl true
+  def handle_info(:carry, state), do: {:noreply, state |> carry() |> schedule()}
+  def handle_info(_other, state), do: {:noreply, state}
+
+  @impl true
+  def terminate(reason, state) do
+    state = carry(state)
+
+    # Restarted after a crash it goes on with the run; this is the end of it.
+    if orderly?(reason), do: finish(state)
+    :dets.close(state.table)
+  end
+
+  defp orderly?(:normal), do: true
+  defp orderly?(:shutdown), do: true
+  defp orderly?({:shutdown, _}), do: true
+  defp orderly?(_crash), do: false
+
+  defp clean_up(run, config) do
+    :cleaning_stale |> RunState.advance() |> DataDir.written!(run.data_dir)
+    Reaper.reap(run, config)
+    :running |> RunState.advance() |> DataDir.written!(run.data_dir)
+  end
+
+  defp finish(state) do
+    # Not stopped by anybody: its supervisor has given up.
+    if RunState.current() == :running, do: RunState.shut_down()
+    report = state.report || %{found: 0, killed: 0, survivors: [], clean_shutdown: false}
+
+    with :ok <- RunState.advance(:terminated, clean_shutdown: report.clean_shutdown) do
+      state = carry(state)
+      %{run: record} = Table.contents(state.table)
+      by = if report.clean_shutdown, do: :clean_shutdown, else: :cleanup
+
+      counts = %{
+        found: report.found,
+        killed: report.killed,
+        gone: report.found - length(report.survivors),
+        ambiguous: 0
+      }
+
+      RunState.put_ending(%{
+        terminated_by: by,
+        found: report.found,
+        killed: report.killed,
+        ambiguous: 0
+      })
+
+      History.close(state.run.directory, record, by, counts)
+      History.prune(state.run.data_dir, state.config.history.keep)
+    end
+  end
+
+  defp open!(run) do
+    case Table.open(__MODULE__, run.directory) do
+      {:ok, table} -> table
+      {:error, {:file_error, _file, _reason}} = error -> DataDir.written!(error, run.data_dir)
+      {:error, reason} -> open_anew!(run, reason)
+    end
+  end
+
+  # A table that DETS refuses is of no use, and not in the way.
+  defp open_anew!(run, reason) do
+    aside = Table.set_aside(Table.path(run.directory), "refused")
+    Logger.error("Snakepit's ledger is damaged (#{inspect(reason)}), set aside as #{aside}")
+    {:ok, table} = Table.open(__MODULE__, run.directory)
+    table
+  end
+
+  # Failing is nothing that the workers would have to know of: the journal has it all, and refuses
+  # new ones if it cannot take them.
+  defp carry(state) do
+    %{run: run, table: table} = state
+
+    if Journal.empty?(run.journal, run.directory) do
+      state
+    else
+      case Journal.carry(run.journal, run.directory, &Table.store(table, &1)) do
+        :ok -> recovered(state)
+        {:error, reason} -> failed(state, reason)
+      end
+    end
+  end
+
+  defp recovered(%{failing: nil} = state), do: state
+
+  defp recovered(state) do
+    Logger.warning("Snakepit's ledger can be written again")
+    %{state | failing: nil}
+  end
+
+  # Once, not every second.
+  defp failed(%{failing: nil} = state, reason) do
+    Logger.error("""
+    Snakepit's ledger in #{state.run.directory} cannot be written: #{describe(reason)}. \
+    Running workers go on and are ended in the end; none can be started until this is mended.\
+    """)
+
+    %{state | failing: reason}
+  end
+
+  defp failed(state, _reason), do: state
+
+  defp describe(%Error{} = error), do: Exception.message(error)
+  defp describe(reason), do: inspect(reason)
+
+  defp schedule(state) do
+    Process.send_after(self(), :carry, @carry_interval_ms)
+    state
+  end
+
+  # In doubt it is alive.
+  defp alive?(%{identity: nil}), do: false
+  defp alive?(%{identity: identity}), do: Native.process_alive(identity) != {:ok, false}
+
+  defp each(items, fun) do
+    Enum.reduce_while(items, :ok, fn item, :ok ->
+      case fun.(item) do
+        :ok -> {:cont, :ok}
+        error -> {:halt, error}
+      end
+    end)
+  end
+
+  defp error(operation, reason, fields),
+    do: struct!(Error, [operation: operation, reason: reason] ++ fields)
+end

@@ -1,0 +1,60 @@
+defmodule Snakepit.Strays do
+  @moduledoc false
+
+  # Processes with this run's marks that are not below the guardian, where all of them belong. There
+  # are none, unless something went wrong: a guardian that died, or somebody who starts processes with
+  # our marks.
+
+  alias Snakepit.{Guardian, Native, Run}
+
+  @type stray :: %{os_pid: pos_integer(), identity: Native.identity()}
+
+  # One that ends may leave children behind that carry marks too.
+  @rounds 5
+
+  @doc "Those that are there now."
+  @spec find(Run.t()) :: [stray()]
+  def find(run) do
+    # Order: the process table first, the guardian's pid afterwards. What an earlier guardian left
+    # behind was swept before this one could be asked.
+    with {:ok, members} <- Native.run_members(run.id),
+         guardian when is_integer(guardian) <- guardian() do
+      Enum.reject(members, &(guardian in &1.ancestors))
+    else
+      _nobody_to_ask -> []
+    end
+  end
+
+  @doc "Ends them. Gives how many ended when asked, how many were killed, and who is still there."
+  @spec stop(Run.t(), non_neg_integer(), non_neg_integer()) ::
+          %{stopped: non_neg_integer(), killed: non_neg_integer(), survivors: [pos_integer()]}
+  def stop(run, grace_ms, kill_wait_ms) do
+    stop(run, grace_ms, kill_wait_ms, %{stopped: 0, killed: 0, survivors: []}, @rounds)
+  end
+
+  defp stop(run, grace_ms, kill_wait_ms, counts, rounds) do
+    case find(run) do
+      [] ->
+        counts
+
+      strays when rounds == 0 ->
+        %{counts | survivors: Enum.map(strays, & &1.os_pid)}
+
+      strays ->
+        identities = Enum.map(strays, & &1.identity)
+        {:ok, outcomes} = Native.process_stop(identities, :sigterm, grace_ms, kill_wait_ms)
+        frequencies = Enum.frequencies(outcomes)
+        stopped = counts.stopped + Map.get(frequencies, :stopped, 0)
+        killed = counts.killed + Map.get(frequencies, :killed, 0)
+        counts = %{counts | stopped: stopped, killed: killed}
+        stop(run, grace_ms, kill_wait_ms, counts, rounds - 1)
+    end
+  end
+
+  # Without one there is nothing to compare with: it is being started again.
+  defp guardian do
+    Guardian.os_pid()
+  catch
+    :exit, _reason -> nil
+  end
+end

@@ -1,0 +1,319 @@
+//! A write-ahead log: what must not be lost at `kill -9`, appended by whoever has it, one `write`
+//! each.
+//!
+//! What the kernel has taken survives the process, and nothing here needs to survive the kernel but
+//! the run's states, which are synced. An entry is length, checksum and content. A file that was cut,
+//! or in which a byte has changed, is believed up to the first entry that does not add up.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use nix::errno::Errno;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::Error;
+
+/// Length and checksum in front of each entry.
+const HEADER: usize = 4 + 8;
+
+/// No entry is longer. A length beyond it is damage, and not a reason to allocate.
+const MAX_ENTRY: usize = 1 << 20;
+
+/// A journal that is being written.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    /// The bound for the file. Entries are refused beyond it: nothing carries them off, so something
+    /// is wrong with the one who should.
+    max_bytes: u64,
+    writer: Mutex<Writer>,
+}
+
+#[derive(Debug)]
+struct Writer {
+    /// `None` once it is closed.
+    file: Option<File>,
+    length: u64,
+    /// Why no entry can be appended any more: half of one is at the end, and could not be cut off.
+    broken: Option<Errno>,
+}
+
+impl Journal {
+    /// Opens a journal to append to it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Os`].
+    pub fn open(path: &Path, max_bytes: u64) -> Result<Self, Error> {
+        let file = create(path)?;
+        let length = file.metadata().map_err(|error| Error::io("journal", &error))?.len();
+        let writer = Mutex::new(Writer { file: Some(file), length, broken: None });
+        Ok(Self { path: path.to_owned(), max_bytes, writer })
+    }
+
+    /// Appends an entry. The kernel has it when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Os`], and then nothing was appended: with `ESTALE` if the file was deleted, so that an
+    /// entry would be lost, with `EFBIG` if it has grown beyond its bound.
+    pub fn append(&self, content: &[u8]) -> Result<(), Error> {
+        let failed = Error::os("journal");
+        if content.len() > MAX_ENTRY {
+            return Err(failed(Errno::EMSGSIZE));
+        }
+        let entry = entry(content);
+        self.with_writer(|writer| writer.append(&entry, self.max_bytes)).map_err(failed)
+    }
+
+    /// Waits until the disk has what was appended.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Os`].
+    pub fn sync(&self) -> Result<(), Error> {
+        self.with_writer(|writer| writer.file()?.sync_data().map_err(|error| errno(&error)))
+            .map_err(Error::os("journal"))
+    }
+
+    /// How long the file is.
+    pub fn length(&self) -> u64 {
+        self.with_writer(|writer| writer.length)
+    }
+
+    /// Moves what was appended so far to another file, for someone to carry off, and goes on with an
+    /// empty one. No entry is in both, and none in neither.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Os`] with `EEXIST` if there is such a file: it has not been carried off yet.
+    pub fn rotate(&self, aside: &Path) -> Result<(), Error> {
+        if aside.exists() {
+            return Err(Error::Os { call: "journal", errno: Errno::EEXIST });
+        }
+        // Held meanwhile: whoever appends now waits for a few dozen microseconds.
+        self.with_writer(|writer| {
+            // The new one first. If the disk is too full for it, the old one is still in place.
+            let fresh = self.path.with_extension("new");
+            let file = create(&fresh)?;
+            let moved = fs::rename(&self.path, aside).and_then(|()| fs::rename(&fresh, &self.path));
+            moved.map_err(|error| Error::io("journal", &error))?;
+            *writer = Writer { file: Some(file), length: 0, broken: None };
+            Ok(())
+        })
+    }
+
+    /// Ends it: whoever appends later gets `EBADF`.
+    pub fn close(&self) {
+        self.with_writer(|writer| writer.file = None);
+    }
+
+    fn with_writer<T>(&self, run: impl FnOnce(&mut Writer) -> T) -> T {
+        run(&mut self.writer.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Writer {
+    fn file(&mut self) -> Result<&mut File, Errno> {
+        self.file.as_mut().ok_or(Errno::EBADF)
+    }
+
+    fn append(&mut self, entry: &[u8], max_bytes: u64) -> Result<(), Errno> {
+        if let Some(errno) = self.broken {
+            return Err(errno);
+        }
+        let length = self.length;
+        let file = self.file()?;
+        // A file without a name is gone with the process that has it open.
+        if file.metadata().map_err(|error| errno(&error))?.nlink() == 0 {
+            return Err(Errno::ESTALE);
+        }
+        if length + entry.len() as u64 > max_bytes {
+            return Err(Errno::EFBIG);
+        }
+        match file.write_all(entry) {
+            Ok(()) => {
+                self.length += entry.len() as u64;
+                Ok(())
+            }
+            // Part of it may be there, on a disk that became full. Behind it no entry would count.
+            Err(error) => {
+                let reason = errno(&error);
+                if file.set_len(length).is_err() {
+                    self.broken = Some(reason);
+                }
+                Err(reason)
+            }
+        }
+    }
+}
+
+/// What a journal holds.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// The entries, oldest first.
+    pub entries: Vec<Vec<u8>>,
+    /// How many bytes at the end make no entry.
+    pub ignored: usize,
+}
+
+/// Reads a journal, its own or a dead one's. One that does not exist is empty.
+///
+/// # Errors
+///
+/// [`Error::Os`].
+pub fn read(path: &Path) -> Result<Contents, Error> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(parse(&bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Contents::default()),
+        Err(error) => Err(Error::io("journal", &error)),
+    }
+}
+
+/// The entries in `bytes`, up to the first that does not add up.
+pub fn parse(bytes: &[u8]) -> Contents {
+    let mut contents = Contents::default();
+    let mut rest = bytes;
+    while let Some((content, behind)) = split(rest) {
+        contents.entries.push(content.to_vec());
+        rest = behind;
+    }
+    contents.ignored = rest.len();
+    contents
+}
+
+fn entry(content: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(content.len()).unwrap_or(u32::MAX).to_be_bytes();
+    let mut entry = Vec::with_capacity(HEADER + content.len());
+    entry.extend_from_slice(&length);
+    entry.extend_from_slice(&checksum(length, content).to_be_bytes());
+    entry.extend_from_slice(content);
+    entry
+}
+
+fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<4>()?;
+    let (sum, rest) = rest.split_first_chunk::<8>()?;
+    let count = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+    if count > MAX_ENTRY || count > rest.len() {
+        return None;
+    }
+    let (content, behind) = rest.split_at(count);
+    (u64::from_be_bytes(*sum) == checksum(*length, content)).then_some((content, behind))
+}
+
+/// Over the length too, and never 0 for an empty entry: a stretch of zeroes, which a file system may
+/// leave at the end of a file after a power loss, is no entry.
+fn checksum(length: [u8; 4], content: &[u8]) -> u64 {
+    xxh3_64(content) ^ xxh3_64(&length)
+}
+
+fn create(path: &Path) -> Result<File, Error> {
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
+        .open(path)
+        .map_err(|error| Error::io("journal", &error))
+}
+
+fn errno(error: &io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let directory = format!("snakepit_journal_{name}_{}", std::process::id());
+            let path = std::env::temp_dir().join(directory);
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn file(&self, name: &str) -> PathBuf {
+            self.0.join(name)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn sample() -> (Vec<Vec<u8>>, Vec<u8>) {
+        let entries = vec![b"first".to_vec(), Vec::new(), vec![0xff; 300], b"last".to_vec()];
+        let bytes = entries.iter().flat_map(|content| entry(content)).collect();
+        (entries, bytes)
+    }
+
+    #[test]
+    fn a_journal_that_is_cut_anywhere_gives_the_whole_entries_before_the_cut() {
+        let (entries, bytes) = sample();
+        for cut in 0..=bytes.len() {
+            let contents = parse(&bytes[..cut]);
+            assert_eq!(contents.entries, entries[..contents.entries.len()], "cut at {cut}");
+            let whole: usize = contents.entries.iter().map(|one| HEADER + one.len()).sum();
+            assert_eq!(whole + contents.ignored, cut);
+            assert!(contents.ignored < HEADER + 300);
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_ends_what_is_believed_and_changes_no_entry() {
+        let (entries, bytes) = sample();
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let contents = parse(&flipped);
+            assert!(contents.ignored > 0, "bit {bit}");
+            assert_eq!(contents.entries, entries[..contents.entries.len()], "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn zeroes_are_no_entries() {
+        assert_eq!(parse(&[0; 100]), Contents { entries: vec![], ignored: 100 });
+    }
+
+    #[test]
+    fn what_was_appended_is_read_across_a_rotation_and_once() {
+        let scratch = Scratch::new("rotation");
+        let (path, aside) = (scratch.file("journal"), scratch.file("journal.old"));
+        let journal = Journal::open(&path, 1 << 20).unwrap();
+        journal.append(b"one").unwrap();
+        journal.rotate(&aside).unwrap();
+        journal.append(b"two").unwrap();
+        assert!(matches!(journal.rotate(&aside), Err(Error::Os { errno: Errno::EEXIST, .. })));
+        assert_eq!(read(&aside).unwrap().entries, [b"one".to_vec()]);
+        assert_eq!(read(&path).unwrap().entries, [b"two".to_vec()]);
+        assert_eq!(read(&scratch.file("none")).unwrap(), Contents::default());
+    }
+
+    #[test]
+    fn a_deleted_a_full_and_a_closed_journal_take_no_entry() {
+        let scratch = Scratch::new("refusals");
+        let path = scratch.file("journal");
+        let refused = |journal: &Journal| match journal.append(b"12345678") {
+            Err(Error::Os { errno, .. }) => errno,
+            other => panic!("{other:?}"),
+        };
+        let journal = Journal::open(&path, 30).unwrap();
+        journal.append(b"12345678").unwrap();
+        assert_eq!(refused(&journal), Errno::EFBIG);
+        assert_eq!(journal.length(), 20);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(refused(&journal), Errno::ESTALE);
+        journal.close();
+        assert_eq!(refused(&journal), Errno::EBADF);
+    }
+}

@@ -1,0 +1,224 @@
+//! What dead runs have left behind: found in one pass over the process table, ended together.
+//!
+//! A ledger's word is a hint. What is ended is a process that *is* one of those that the run noted,
+//! by its identity; or says so itself, by markers of this instance whose BEAM is gone or by a
+//! lineage; or descends from one of those. Arguments alone do not count: anybody may have typed them.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+
+use crate::lineage::Lineage;
+use crate::marker::{Markers, Owner};
+use crate::process::Found;
+use crate::run_id::RunId;
+use crate::stop::{self, Outcome, Plan};
+use crate::table::{self, Columns, Entry, Environment};
+use crate::tree::{self, Roots};
+use crate::{Error, Identity, Process};
+
+/// A run whose BEAM is gone.
+#[derive(Clone, Debug)]
+pub struct DeadRun {
+    /// Its id.
+    pub run_id: RunId,
+    /// The processes that it noted: workers, and daemons that its guardian adopted.
+    pub identities: Vec<Identity>,
+}
+
+/// Whom to look for.
+#[derive(Clone, Copy, Debug)]
+pub struct Search<'a> {
+    /// The dead runs.
+    pub runs: &'a [DeadRun],
+    /// This instance. Others' processes are left alone.
+    pub instance: &'a [u8],
+    /// Runs of this instance that are someone else's business: alive, or being reaped by another.
+    pub spared: &'a HashSet<RunId>,
+}
+
+/// What became of one run's processes.
+#[derive(Debug, Default)]
+pub struct Reaped {
+    /// How many were found, descendants included.
+    pub found: usize,
+    /// How many of them ended when asked.
+    pub stopped: usize,
+    /// How many had to be killed.
+    pub killed: usize,
+    /// How many may or may not be the ones that were noted, and were left alone.
+    pub ambiguous: usize,
+    /// Those that are still there.
+    pub survivors: Vec<Identity>,
+}
+
+/// What became of everybody's.
+#[derive(Debug)]
+pub struct Report {
+    /// For each run that was given, in that order.
+    pub runs: Vec<Reaped>,
+    /// Processes of this instance whose run nobody knows any more, and whose BEAM is gone.
+    pub strays: Reaped,
+}
+
+const COLUMNS: Columns = Columns { uid: false, arguments: false, markers: true };
+
+/// Ends them all, in one grace period.
+///
+/// # Errors
+///
+/// [`Error::Os`] if the process table cannot be read.
+pub fn reap(search: Search, plan: &Plan) -> Result<Report, Error> {
+    let claims = Claims::new(search);
+    let mut reaped: Vec<Reaped> = (0..=search.runs.len()).map(|_| Reaped::default()).collect();
+    for (index, run) in search.runs.iter().enumerate() {
+        reaped[index].ambiguous = ambiguous(run)?;
+    }
+
+    let identities = search.runs.iter().flat_map(|run| run.identities.iter().cloned()).collect();
+    let select = |entry: &Entry| claims.run_of(entry).is_some();
+    let mut roots = Roots { identities, select: &select, columns: COLUMNS, freeze: true };
+    // The whole of it is noted before anyone is asked to end: a parent that ends takes with it the
+    // trace to descendants that carry no marker.
+    let members = roots.list()?;
+    let attribution = Attribution::new(&claims, &members)?;
+    for member in &members {
+        reaped[attribution.index(member)].found += 1;
+    }
+
+    let outcomes = stop::ask(&members, None, plan)?;
+    for (member, outcome) in members.iter().zip(outcomes) {
+        if matches!(outcome, Outcome::Stopped | Outcome::Gone) {
+            reaped[attribution.index(member)].stopped += 1;
+        }
+    }
+
+    roots.identities.extend(members);
+    let rest = tree::kill(&roots, Instant::now() + plan.kill_wait)?;
+    for identity in &rest.signalled {
+        reaped[attribution.index(identity)].killed += 1;
+    }
+    for survivor in rest.survivors {
+        let one = &mut reaped[attribution.index(&survivor)];
+        if rest.signalled.iter().any(|signalled| is_same(signalled, &survivor)) {
+            one.killed -= 1;
+        }
+        one.survivors.push(survivor);
+    }
+    let strays = reaped.pop().unwrap_or_default();
+    Ok(Report { runs: reaped, strays })
+}
+
+/// How many of the noted processes there may or may not be.
+fn ambiguous(run: &DeadRun) -> Result<usize, Error> {
+    let mut count = 0;
+    for identity in &run.identities {
+        let found = Process::reopen(identity, Some(run.run_id))?;
+        count += usize::from(matches!(found, Found::Ambiguous));
+    }
+    Ok(count)
+}
+
+fn is_same(one: &Identity, other: &Identity) -> bool {
+    one.pid == other.pid && one.start == other.start
+}
+
+/// Which processes say whose they are.
+struct Claims<'a> {
+    search: Search<'a>,
+    runs: HashMap<RunId, usize>,
+    /// Who asks.
+    own: Option<Owner>,
+    /// Whether a BEAM that a marker names is gone.
+    gone: RefCell<HashMap<(i32, u64), bool>>,
+}
+
+impl<'a> Claims<'a> {
+    fn new(search: Search<'a>) -> Self {
+        let runs = search.runs.iter().enumerate().map(|(index, run)| (run.run_id, index));
+        let own = Owner::current().ok();
+        Self { search, runs: runs.collect(), own, gone: RefCell::default() }
+    }
+
+    fn stray(&self) -> usize {
+        self.search.runs.len()
+    }
+
+    /// The run that an entry says it is of; one behind the last for a run that is not known.
+    fn run_of(&self, entry: &Entry) -> Option<usize> {
+        let marked = match &entry.environment {
+            Environment::Read(markers) => self.marked(markers),
+            _ => None,
+        };
+        // Without its environment a process still has its lineage, which names the run alone.
+        marked.or_else(|| {
+            let lineage = Lineage::of(entry.pid).ok().flatten()?;
+            self.runs.get(&lineage.run_id).copied()
+        })
+    }
+
+    fn marked(&self, markers: &Markers) -> Option<usize> {
+        let run_id = markers.run_id?;
+        let owner = markers.owner.as_ref()?;
+        let ours = markers.instance.as_deref() == Some(self.search.instance);
+        if !ours || self.search.spared.contains(&run_id) || !self.is_gone(owner) {
+            return None;
+        }
+        Some(self.runs.get(&run_id).copied().unwrap_or_else(|| self.stray()))
+    }
+
+    /// In doubt it is there: another container's pids mean nothing here. An earlier run of this very
+    /// BEAM, whose application was started again, is as dead as any; the present one is spared.
+    fn is_gone(&self, owner: &Owner) -> bool {
+        if !owner.is_from_here() {
+            return false;
+        }
+        if self.own.as_ref() == Some(owner) {
+            return true;
+        }
+        let key = (owner.pid.as_raw(), owner.start);
+        *self.gone.borrow_mut().entry(key).or_insert_with(|| {
+            match table::read_one(owner.pid, Columns::default()) {
+                Ok(Some(entry)) => entry.start != owner.start || !entry.is_alive(),
+                Ok(None) => true,
+                Err(_) => false,
+            }
+        })
+    }
+}
+
+/// Whose each process is, for the counts.
+struct Attribution {
+    runs: HashMap<(i32, u64), usize>,
+    stray: usize,
+}
+
+impl Attribution {
+    fn new(claims: &Claims, members: &[Identity]) -> Result<Self, Error> {
+        let mut runs = HashMap::new();
+        for (index, run) in claims.search.runs.iter().enumerate() {
+            runs.extend(run.identities.iter().map(|one| ((one.pid.as_raw(), one.start), index)));
+        }
+        // Parents come last in the list and are looked at first: a child that says nothing itself
+        // is its parent's.
+        let mut of_pid: HashMap<i32, usize> = HashMap::new();
+        for member in members.iter().rev() {
+            let key = (member.pid.as_raw(), member.start);
+            let entry = table::read_one(member.pid, COLUMNS)?;
+            let run = runs
+                .get(&key)
+                .copied()
+                .or_else(|| entry.as_ref().and_then(|entry| claims.run_of(entry)))
+                .or_else(|| entry.as_ref().and_then(|entry| of_pid.get(&entry.parent).copied()))
+                .unwrap_or_else(|| claims.stray());
+            of_pid.insert(member.pid.as_raw(), run);
+            runs.insert(key, run);
+        }
+        Ok(Self { runs, stray: claims.stray() })
+    }
+
+    fn index(&self, identity: &Identity) -> usize {
+        let key = (identity.pid.as_raw(), identity.start);
+        self.runs.get(&key).copied().unwrap_or(self.stray)
+    }
+}

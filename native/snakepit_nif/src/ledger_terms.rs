@@ -1,0 +1,162 @@
+//! The files of a run, and what dead runs have left behind, as Elixir sees them.
+
+use std::sync::{Mutex, PoisonError};
+
+use rustler::{Atom, Binary, Encoder, Env, NifMap, NifUnitEnum, Resource, ResourceArc, Term};
+use snakepit_core::identity::Scope;
+use snakepit_core::journal::{Contents, Journal};
+use snakepit_core::lock::Lock;
+use snakepit_core::obituary::{Ended, Obituary};
+use snakepit_core::reap::{DeadRun, Reaped, Report};
+use snakepit_core::run::Member;
+use snakepit_core::run_id::RunId;
+use snakepit_core::{Error, Identity};
+
+use crate::terms::{Bytes, Items, ProcessTerm, map};
+
+mod atoms {
+    rustler::atoms! {
+        entries, ignored, found, stopped, killed, ambiguous, survivors, runs, strays,
+        run_id, beam_pid, detected_at, detected_by, duration_ms, processes, worker_id, os_pid,
+        after_ms, identity, ancestors,
+    }
+}
+
+/// A journal that is being written, for as long as a term refers to it.
+pub struct JournalResource(pub Journal);
+
+#[rustler::resource_impl]
+impl Resource for JournalResource {}
+
+/// A lock, until it is released or no term refers to it.
+pub struct LockResource(Mutex<Option<Lock>>);
+
+#[rustler::resource_impl]
+impl Resource for LockResource {}
+
+impl LockResource {
+    pub fn new(lock: Lock) -> ResourceArc<Self> {
+        ResourceArc::new(Self(Mutex::new(Some(lock))))
+    }
+
+    pub fn release(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+/// `%{entries: [binary], ignored: bytes}`.
+pub struct ContentsTerm(pub Contents);
+
+impl Encoder for ContentsTerm {
+    fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
+        let entries: Vec<_> = self.0.entries.iter().cloned().map(Bytes).collect();
+        let pairs = [
+            (atoms::entries(), entries.encode(env)),
+            (atoms::ignored(), self.0.ignored.encode(env)),
+        ];
+        map(env, &pairs)
+    }
+}
+
+#[derive(NifUnitEnum)]
+pub enum ScopeTerm {
+    Here,
+    OtherBoot,
+    OtherNamespace,
+}
+
+impl From<Scope> for ScopeTerm {
+    fn from(scope: Scope) -> Self {
+        match scope {
+            Scope::Here => Self::Here,
+            Scope::OtherBoot => Self::OtherBoot,
+            Scope::OtherNamespace => Self::OtherNamespace,
+        }
+    }
+}
+
+/// `%{run_id: id, identities: [identity]}`.
+#[derive(NifMap)]
+pub struct DeadRunTerm<'a> {
+    run_id: Binary<'a>,
+    identities: Items<Binary<'a>>,
+}
+
+impl DeadRunTerm<'_> {
+    /// Identities that are damaged name nobody.
+    pub fn run(&self) -> Result<DeadRun, Error> {
+        let run_id = RunId::from_bytes(&self.run_id).ok_or(Error::NotARunId)?;
+        let identities = self.identities.0.iter();
+        let identities = identities.filter_map(|one| Identity::decode(one).ok()).collect();
+        Ok(DeadRun { run_id, identities })
+    }
+}
+
+/// `%{runs: [reaped], strays: reaped}`.
+pub struct ReapReportTerm(pub Report);
+
+impl Encoder for ReapReportTerm {
+    fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
+        let runs: Vec<_> = self.0.runs.iter().map(|run| reaped(env, run)).collect();
+        let pairs =
+            [(atoms::runs(), runs.encode(env)), (atoms::strays(), reaped(env, &self.0.strays))];
+        map(env, &pairs)
+    }
+}
+
+fn reaped<'a>(env: Env<'a>, reaped: &Reaped) -> Term<'a> {
+    let survivors: Vec<_> = reaped.survivors.iter().cloned().map(ProcessTerm).collect();
+    let pairs = [
+        (atoms::found(), reaped.found.encode(env)),
+        (atoms::stopped(), reaped.stopped.encode(env)),
+        (atoms::killed(), reaped.killed.encode(env)),
+        (atoms::ambiguous(), reaped.ambiguous.encode(env)),
+        (atoms::survivors(), survivors.encode(env)),
+    ];
+    map(env, &pairs)
+}
+
+/// `%{os_pid: pid, identity: identity, worker_id: id | nil, ancestors: [pid]}`.
+pub struct MemberTerm(pub Member);
+
+impl Encoder for MemberTerm {
+    fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
+        let pairs = [
+            (atoms::os_pid(), self.0.identity.pid.as_raw().encode(env)),
+            (atoms::identity(), Bytes(self.0.identity.encode()).encode(env)),
+            (atoms::worker_id(), self.0.worker_id.clone().map(Bytes).encode(env)),
+            (atoms::ancestors(), self.0.ancestors.encode(env)),
+        ];
+        map(env, &pairs)
+    }
+}
+
+/// An obituary as a map; see `snakepit_core::obituary`.
+pub struct ObituaryTerm(pub Obituary);
+
+impl Encoder for ObituaryTerm {
+    fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
+        let obituary = &self.0;
+        let processes: Vec<_> = obituary.processes.iter().map(|one| ended(env, one)).collect();
+        let pairs: [(Atom, Term); 7] = [
+            (atoms::run_id(), obituary.run_id.encode(env)),
+            (atoms::beam_pid(), obituary.beam_pid.encode(env)),
+            (atoms::detected_at(), obituary.detected_at.encode(env)),
+            (atoms::detected_by(), obituary.detected_by.encode(env)),
+            (atoms::duration_ms(), obituary.duration_ms.encode(env)),
+            (atoms::processes(), processes.encode(env)),
+            (atoms::survivors(), obituary.survivors.encode(env)),
+        ];
+        map(env, &pairs)
+    }
+}
+
+fn ended<'a>(env: Env<'a>, ended: &Ended) -> Term<'a> {
+    let pairs = [
+        (atoms::worker_id(), ended.worker_id.encode(env)),
+        (atoms::os_pid(), ended.pid.encode(env)),
+        (atoms::killed(), ended.killed.encode(env)),
+        (atoms::after_ms(), ended.after_ms.encode(env)),
+    ];
+    map(env, &pairs)
+}
