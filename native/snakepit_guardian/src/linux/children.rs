@@ -80,10 +80,13 @@ impl Child {
             nice: changes.nice,
             oom_score: changes.oom_score,
         };
+        // Flags and stack, which is the same one; the other way round on s390.
+        let (flags, stack) =
+            if cfg!(target_arch = "s390x") { (0, libc::SIGCHLD) } else { (libc::SIGCHLD, 0) };
         // Not `fork(3)`, which in the child writes to pages that it shares with the guardian: each is
         // copied for it.
         // SAFETY: this process has one thread, and the child calls nothing but `child::live`.
-        let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        let pid = unsafe { libc::syscall(libc::SYS_clone, flags, stack, 0, 0, 0) };
         if pid == 0 {
             // SAFETY: just forked, single-threaded.
             unsafe { child::live(birth) }
