@@ -21,6 +21,12 @@ defmodule Snakepit.GuardianTest do
       assert File.exists?(marker)
     end
 
+    test "a spawned process has nothing of what the guardian remembers" do
+      {:ok, child} = Guardian.spawn(Command.new!(cmd: ["sleep", "60"]))
+      assert File.read!("/proc/#{Guardian.os_pid()}/maps") =~ "[heap]"
+      refute File.read!("/proc/#{child.os_pid}/maps") =~ "[heap]"
+    end
+
     test "the identity is that of the process, before and after it executes" do
       {:ok, child} = Guardian.spawn(Command.new!(cmd: ["sleep", "60"]))
       process = %Snakepit.OSProcess{os_pid: child.os_pid, identity: child.identity}

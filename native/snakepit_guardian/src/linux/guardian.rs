@@ -1,9 +1,10 @@
 //! The event loop: what the BEAM asks, what children say, what time brings.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -49,6 +50,8 @@ pub struct Guardian {
     pub(crate) tails: Tails,
     pub(crate) trees: Trees,
     pub(crate) door: Option<Door>,
+    /// `/dev/null`, once it was needed.
+    pub(crate) null: Option<Rc<OwnedFd>>,
     pub(crate) ending: Option<Ending>,
     pub(crate) ahead: Ahead,
     pub(crate) done: bool,
@@ -98,6 +101,7 @@ impl Guardian {
             tails,
             trees: Trees::default(),
             door,
+            null: None,
             ending: None,
             ahead,
             done: false,

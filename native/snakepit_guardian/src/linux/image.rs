@@ -1,8 +1,8 @@
 //! What a child is to do, laid out so that it needs no memory of its own to read it.
 //!
-//! The guardian writes the image into a memory file; the child maps it privately, turns offsets into
-//! pointers in place, and hands those to the kernel. A child that was forked long ago thus learns
-//! what to run without parsing and without allocating.
+//! The child reads the image through its gate, or maps it if it is large; turns offsets into pointers
+//! in place, and hands those to the kernel. A child that was forked long ago thus learns what to run
+//! without parsing and without allocating.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -87,16 +87,16 @@ pub fn programs(program: &[u8], environment: &[Vec<u8>]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Writes the image of `spawn` into a memory file and gives its length.
+/// Lays out the image of `spawn`.
 ///
 /// # Errors
 ///
 /// `EINVAL` for an empty command or a NUL byte in an argument; what the kernel says otherwise.
-pub fn build(spawn: &Spawn) -> Result<(OwnedFd, usize), Errno> {
+pub fn build(spawn: &Spawn) -> Result<Image, Errno> {
     let program = spawn.arguments.first().filter(|program| !program.is_empty());
     let environment = environment(spawn);
     let programs = programs(program.ok_or(Errno::EINVAL)?, &environment);
-    let mut layout = Layout::default();
+    let mut layout = Layout::new();
     let mut header = Header {
         arguments: layout.pointers(spawn.arguments.iter().map(|item| item.as_slice()))?,
         environment: layout.pointers(environment.iter().map(Vec::as_slice))?,
@@ -122,20 +122,43 @@ pub fn build(spawn: &Spawn) -> Result<(OwnedFd, usize), Errno> {
         spawn.limits.iter().flat_map(|(resource, soft, hard)| [u64::from(*resource), *soft, *hard]);
     header.limits = layout.words(limits);
     header.limit_count = spawn.limits.len();
-    layout.write(&header)
+    layout.finish(&header)
 }
 
-/// The bytes behind the header.
-#[derive(Default)]
+/// An image, on its way to a child.
+pub enum Image {
+    /// Fits into what a socket holds without anybody waiting for its reader.
+    Small(Vec<u8>),
+    /// A memory file, and its length.
+    Large(OwnedFd, usize),
+}
+
+/// The most that goes through the gate itself: far less than the kernel's default for sockets.
+const MAX_SMALL: usize = 32_768;
+
+impl Image {
+    pub fn length(&self) -> usize {
+        match self {
+            Self::Small(bytes) => bytes.len(),
+            Self::Large(_, length) => *length,
+        }
+    }
+}
+
+/// The whole image, with room for the header at its start.
 struct Layout {
     bytes: Vec<u8>,
 }
 
-const HEADER: usize = size_of::<Header>().next_multiple_of(8);
-
 impl Layout {
+    fn new() -> Self {
+        let mut bytes = Vec::with_capacity(8192);
+        bytes.resize(size_of::<Header>(), 0);
+        Self { bytes }
+    }
+
     fn offset(&self) -> usize {
-        HEADER + self.bytes.len()
+        self.bytes.len()
     }
 
     fn text(&mut self, text: &[u8]) -> Result<usize, Errno> {
@@ -164,19 +187,19 @@ impl Layout {
         Ok(self.words(offsets.into_iter().chain([0])))
     }
 
-    fn write(self, header: &Header) -> Result<(OwnedFd, usize), Errno> {
-        let fd = memfd_create(c"snakepit", MFdFlags::MFD_CLOEXEC)?;
+    fn finish(mut self, header: &Header) -> Result<Image, Errno> {
         // SAFETY: `Header` is plain data; its padding is written too, and is zero or stale bytes of
         // this very process.
         let head = unsafe {
             std::slice::from_raw_parts(std::ptr::from_ref(header).cast::<u8>(), size_of::<Header>())
         };
-        let mut whole = head.to_vec();
-        whole.resize(HEADER, 0);
-        whole.extend_from_slice(&self.bytes);
-        let mut file = File::from(fd);
-        file.write_all(&whole)
+        self.bytes[..head.len()].copy_from_slice(head);
+        if self.bytes.len() <= MAX_SMALL {
+            return Ok(Image::Small(self.bytes));
+        }
+        let mut file = File::from(memfd_create(c"snakepit", MFdFlags::MFD_CLOEXEC)?);
+        file.write_all(&self.bytes)
             .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
-        Ok((file.into(), whole.len()))
+        Ok(Image::Large(file.into(), self.bytes.len()))
     }
 }
