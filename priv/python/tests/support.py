@@ -108,7 +108,8 @@ class Worker:
             fds.append(theirs.fileno())
         environ.update(env or {})
         if obey:
-            source += "\nimport sys\nprint('ready', flush=True)\nfor line in sys.stdin: exec(line)\n"
+            source += "\nimport sys\nprint('ready', flush=True)\n"
+            source += "for line in sys.stdin: exec(line)\n"
         self.process = subprocess.Popen(
             # Without `site`, which takes longer than the rest of the start.
             [sys.executable, "-S", "-c", LIMITS + source] if command is None else command,

@@ -213,7 +213,9 @@ class TheRestOfTheProcess(unittest.TestCase):
         self.addCleanup(os.close, mark)
         hooks = f"on_shutdown=[lambda: 1 / 0, lambda: os.write({theirs}, b'hook')]"
         source = (
-            "import os, time\n" + client(hooks) + "used = client._wake.reader, client._wake._writer\n"
+            "import os, time\n"
+            + client(hooks)
+            + "used = client._wake.reader, client._wake._writer\n"
             f"os.write({theirs}, b'low' if min(used) < 3 else b'high')\n"
             "time.sleep(60)"
         )

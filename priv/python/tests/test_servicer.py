@@ -102,7 +102,8 @@ class WithoutGrpc(unittest.TestCase):
         worker = support.Worker(
             self,
             "import sys\nsys.modules['grpc'] = None\n"
-            "from snakepit_bridge.heartbeat import HeartbeatServicer\nHeartbeatServicer().touch()\n",
+            "from snakepit_bridge.heartbeat import HeartbeatServicer\n"
+            "HeartbeatServicer().touch()\n",
             obey=False,
         )
         self.assertEqual((worker.status(), worker.errors()), (0, ""))
