@@ -5,6 +5,11 @@ defmodule Snakepit do
 
   ## Where to go from here
 
+    * `cmd/3`, `stream!/2` - run a program to its end
+    * `Snakepit.Worker` - an OS process as a part of your supervision tree
+    * `Snakepit.Pool` - many of the same kind, to be shared
+    * `Snakepit.HeartbeatMonitor` - finds those that hang
+    * `Snakepit.Test` - checks in your own tests that nothing is left behind
     * `Snakepit.Guardian` - starts, watches and ends processes, through a helper that outlives the BEAM
       by as long as the clean-up takes
     * `Snakepit.Command` - what to run
@@ -17,7 +22,7 @@ defmodule Snakepit do
 
   """
 
-  alias Snakepit.{Config, Error, Run, Script}
+  alias Snakepit.{Config, Error, OneShot, Run, Script}
   alias Snakepit.Pool.{ApplicationCleanup, ProcessRegistry}
 
   @doc """
@@ -76,6 +81,51 @@ defmodule Snakepit do
       }
     end
   end
+
+  @doc """
+  Runs a program to its end and gives its output and status, like `System.cmd/3`.
+
+      iex> Snakepit.cmd("echo", ["hello"])
+      {"hello\\n", 0}
+      iex> Snakepit.cmd("tr", ["a-z", "A-Z"], input: "loud")
+      {"LOUD", 0}
+
+  Nothing is left behind, whatever happens to the caller: neither the program nor anything that it has
+  started. A program that a signal has ended has a status of 128 and the number of the signal, as in a
+  shell.
+
+  Everything else is `{:error, %Snakepit.Error{}}`: a program that cannot be executed, `:timeout`,
+  `:max_output`, `:guardian_down`. The error has the end of the output.
+
+  ## Options
+
+    * `:into` - what collects the output (`""`)
+    * `:input` - what the program reads; without it, nothing
+    * `:timeout` - how long it may take in milliseconds; then it is killed (`:infinity`)
+    * `:max_output` - how many bytes it may write before it is killed
+    * `:stderr_to_stdout` - whether errors are part of the output (`false`: they are thrown away)
+
+  and those of `Snakepit.Command` that say where, as whom, with which environment and limits.
+  """
+  @spec cmd(String.t(), [String.t()], keyword()) ::
+          {Collectable.t(), non_neg_integer()} | {:error, Error.t()}
+  defdelegate cmd(program, args, opts \\ []), to: OneShot
+
+  @doc """
+  The output of a program as a lazy stream, as it comes. What is not read yet makes the program wait.
+
+      iex> Snakepit.stream!(["yes"], packet: :line) |> Enum.take(2)
+      ["y\\n", "y\\n"]
+
+  The program starts when the stream is run, and belongs to the process that runs it. Abandoning the
+  stream, as `Enum.take/2` does, kills it. A program that cannot be started, or ends with another
+  status than 0, raises `Snakepit.Error`.
+
+  Options are `:packet` (`:raw`, the default, or `:line`), `:input` and `:stderr_to_stdout` as for
+  `cmd/3`, and those of `Snakepit.Command`.
+  """
+  @spec stream!([String.t()], keyword()) :: Enumerable.t()
+  defdelegate stream!(argv, opts \\ []), to: OneShot
 
   @doc """
   Runs `fun` as a script does its work: starts Snakepit if need be, gives what `fun` gives, and leaves

@@ -16,6 +16,7 @@ defmodule Snakepit.Application do
   @impl true
   def start(_type, _args) do
     config = Config.fetch!()
+    Config.keep(config)
     run = Run.create!(config)
     RunState.start()
 

@@ -12,7 +12,7 @@ defmodule Snakepit.Command do
   | `:clear_env` | start from an empty environment (`false`) |
   | `:cd` | directory to run in |
   | `:umask` | file mode creation mask |
-  | `:stdio` | `:tail` (default), `:null`, `:inherit`, `{:file, path}`, `{:pipe, token}` |
+  | `:stdio` | `:tail` (default), `:null`, `:inherit`, `{:file, path}`, `{:pipe, token}`, `{:stream, token}` |
   | `:lifeline` | token of a connection that the process gets as its lifeline |
   | `:user`, `:group`, `:groups` | name or number; a user by name brings its groups along |
   | `:nice` | -20 to 19 |
@@ -60,6 +60,9 @@ defmodule Snakepit.Command do
     rttime: 15
   }
 
+  # Where the guardian puts it.
+  @lifeline_fd "3"
+
   @unlimited 18_446_744_073_709_551_615
 
   @doc """
@@ -101,7 +104,9 @@ defmodule Snakepit.Command do
           {:ok, map()} | {:error, Snakepit.Error.t()}
   def to_request(%__MODULE__{} = command, markers) do
     with {:ok, identity} <- identity(command) do
-      env = for pairs <- [command.env, markers], pair <- pairs, into: %{}, do: pair
+      # Without one, not the number of a lifeline that the BEAM itself may have.
+      lifeline = [{"SNAKEPIT_LIFELINE_FD", command.lifeline && @lifeline_fd}]
+      env = for pairs <- [command.env, markers, lifeline], pair <- pairs, into: %{}, do: pair
       {set, unset} = Enum.split_with(env, fn {_name, value} -> value != nil end)
 
       {:ok,
@@ -202,7 +207,7 @@ defmodule Snakepit.Command do
   defp check!({:umask, value}) when value in 0..0o777 or is_nil(value), do: :ok
   defp check!({:stdio, stdio}) when stdio in [:tail, :null, :inherit], do: :ok
   defp check!({:stdio, {:file, path}}) when is_binary(path), do: text!(:stdio, path)
-  defp check!({:stdio, {:pipe, token}}) when is_binary(token), do: :ok
+  defp check!({:stdio, {kind, token}}) when kind in [:pipe, :stream] and is_binary(token), do: :ok
   defp check!({:lifeline, token}) when is_binary(token) or is_nil(token), do: :ok
   defp check!({key, nil}) when key in [:user, :group, :groups, :nice, :oom_score_adj], do: :ok
   defp check!({key, value}) when key in [:user, :group], do: account!(key, value)
@@ -239,7 +244,8 @@ defmodule Snakepit.Command do
   defp check!({:oom_score_adj, other}), do: mismatch(:oom_score_adj, "-1000 to 1000", other)
 
   defp check!({:stdio, other}) do
-    mismatch(:stdio, ":tail, :null, :inherit, {:file, path} or {:pipe, token}", other)
+    expected = ":tail, :null, :inherit, {:file, path}, {:pipe, token} or {:stream, token}"
+    mismatch(:stdio, expected, other)
   end
 
   defp account!(_key, number) when is_integer(number) and number in 0..4_294_967_294, do: :ok

@@ -65,6 +65,16 @@ defmodule Snakepit.Config do
   @spec validate!(keyword()) :: map()
   def validate!(given), do: check(given, @schema, "config :snakepit")
 
+  @doc """
+  The configuration that the application was started with. Checking it takes longer than starting a
+  process may.
+  """
+  @spec current() :: map()
+  def current, do: :persistent_term.get(__MODULE__, nil) || fetch!()
+
+  @doc false
+  def keep(config), do: :persistent_term.put(__MODULE__, config)
+
   @doc "The configuration of the running application."
   @spec fetch!() :: map()
   def fetch!, do: :snakepit |> Application.get_all_env() |> validate!()

@@ -14,11 +14,21 @@ defmodule Snakepit.Error do
     * `:guardian_down` - the helper that runs all processes is gone, and with it the processes; it is
       being started again
     * `:invalid_transition` - a run does not go from that state to the other
+    * `:already_registered` - a worker of that id is there already
+    * `:exit_status`, `:exit_signal` - the process ended too early, or with a status that means failure
+    * `:not_ready` - the process runs, but was not ready in time
+    * `:timeout` - it took longer than the caller wanted to wait
+    * `:max_output` - there was more output than the caller wanted to have
+    * `:worker_down` - the worker ended while it was being used
+    * `:shutting_down` - Snakepit is about to stop, and starts nothing any more
     * `:invalid_run_id`, `:not_an_identity` - the value is damaged or was never one
 
   Where a process could not be started, `step` says what failed on the way: `:fork`, `:stdio`,
-  `:execve`, or the option in question.
+  `:execve`, or the option in question. `output` is the end of what the process wrote, where there is
+  something to be learned from it.
   """
+
+  alias Snakepit.Worker.Tail
 
   @type t :: %__MODULE__{
           operation: atom(),
@@ -26,16 +36,20 @@ defmodule Snakepit.Error do
           os_pid: integer() | nil,
           os_pids: [pos_integer()],
           step: atom() | nil,
-          detail: String.t() | nil
+          detail: String.t() | nil,
+          output: binary() | nil
         }
 
-  defexception [:operation, :reason, :os_pid, :step, :detail, os_pids: []]
+  defexception [:operation, :reason, :os_pid, :step, :detail, :output, os_pids: []]
 
   @impl true
   def message(%__MODULE__{} = error) do
     subject = if error.os_pid, do: " (OS process #{error.os_pid})", else: ""
-    "#{error.operation} failed#{subject}: #{error.detail || describe(error)}"
+    "#{error.operation} failed#{subject}: #{error.detail || describe(error)}#{output(error)}"
   end
+
+  defp output(%{output: output}) when output in [nil, ""], do: ""
+  defp output(%{output: output}), do: "; its last output:\n" <> Tail.text(output)
 
   defp describe(%{reason: :refused, os_pid: os_pid}) when is_integer(os_pid) and os_pid <= 0,
     do: "0 and negative numbers are not pids"

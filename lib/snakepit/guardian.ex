@@ -118,14 +118,15 @@ defmodule Snakepit.Guardian do
           {:ok, :gen_tcp.socket(), binary()} | {:error, Error.t()}
   def connect(options \\ []) do
     token = :crypto.strong_rand_bytes(16)
-    address = {:local, GenServer.call(__MODULE__, :socket)}
     first = [:binary, active: false, packet: :raw]
 
-    with {:ok, socket} <- :gen_tcp.connect(address, 0, first, @connect_timeout),
+    with path when is_binary(path) <- call(:socket, :connect),
+         {:ok, socket} <- :gen_tcp.connect({:local, path}, 0, first, @connect_timeout),
          :ok <- :gen_tcp.send(socket, token),
          :ok <- :inet.setopts(socket, options) do
       {:ok, socket, token}
     else
+      {:error, %Error{}} = error -> error
       {:error, reason} -> {:error, %Error{operation: :connect, reason: reason}}
     end
   end

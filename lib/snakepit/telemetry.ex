@@ -36,6 +36,65 @@ defmodule Snakepit.Telemetry do
   | `duration_ms` | how long the run lasted | `terminated_by` | `:clean_shutdown`, or `:cleanup` if something survived |
   | | | `found`, `killed`, `ambiguous` | what the barrier found |
 
+  ### `[:snakepit, :process, :started]`
+
+  A worker's process runs and is ready.
+
+  | measurement | | metadata | |
+  |---|---|---|---|
+  | `count` | 1 | `worker_id` | its worker |
+  | `startup_duration_ms` | since the worker began to start it | `os_pid` | its OS pid |
+  | | | `beam_pid` | OS pid of this BEAM |
+
+  ### `[:snakepit, :process, :terminated]`
+
+  A worker's process and everything that it had started are gone.
+
+  | measurement | | metadata | |
+  |---|---|---|---|
+  | `count` | 1 | `worker_id`, `os_pid` | its worker, and its OS pid |
+  | `uptime_ms` | since the worker began to start it | `exit_code` | its status, `nil` if a signal ended it |
+  | | | `exit_signal` | the signal that ended it, or `nil` |
+  | | | `reason` | what the worker exits with |
+  | | | `output_tail` | the end of what it wrote |
+
+  ### `[:snakepit, :process, :cleanup_completed]`
+
+  A worker has cleaned up after its process: the tree, the connections, and the entry in the registry.
+
+  | measurement | | metadata | |
+  |---|---|---|---|
+  | `count` | 1 | `worker_id` | its worker |
+  | `cleanup_duration_ms` | how long it took | `cleanup_method` | `:exited` (by itself), `:graceful` (asked first), `:forced` (killed), `:guardian_down` |
+  | | | `success` | whether all of it is gone |
+
+  ### `[:snakepit, :heartbeat, :ping_sent]`
+
+  A worker's process was asked for a sign of life.
+
+  | measurement | | metadata | |
+  |---|---|---|---|
+  | `count` | 1 | `worker_id` | its worker |
+  | `timestamp` | milliseconds since the epoch, as in the ping | `worker_pid` | the worker's BEAM process |
+
+  ### `[:snakepit, :heartbeat, :pong_received]`
+
+  It gave one.
+
+  | measurement | | metadata | |
+  |---|---|---|---|
+  | `count` | 1 | `worker_id` | its worker |
+  | `latency_ms` | since the ping | `worker_pid` | the worker's BEAM process |
+
+  ### `[:snakepit, :heartbeat, :timeout]`
+
+  It gave none in time.
+
+  | measurement | | metadata | |
+  |---|---|---|---|
+  | `count` | 1 | `worker_id` | its worker |
+  | `missed_count` | misses in a row | `timeout_threshold_ms` | how long it had |
+
   ### `[:snakepit, :cleanup, :start]`, `[:snakepit, :cleanup, :success]`, `[:snakepit, :cleanup, :timeout]`
 
   Everything of this run is to be ended; it is gone; or something is still there.
@@ -90,8 +149,10 @@ defmodule Snakepit.Telemetry do
   @doc false
   @spec execute([atom()], map(), map()) :: :ok
   def execute(event, measurements, metadata) do
-    # Not a dependency, so not called by name.
-    if Code.ensure_loaded?(:telemetry) do
+    # Not a dependency, so not called by name. Nor loaded: until somebody has attached a handler, which
+    # loads it, nobody listens; and to search the code path for what is not there takes longer than
+    # what some of these events tell of.
+    if function_exported?(:telemetry, :execute, 3) do
       apply(:telemetry, :execute, [event, measurements, metadata])
     end
 

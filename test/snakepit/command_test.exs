@@ -69,7 +69,7 @@ defmodule Snakepit.CommandTest do
     env = [{"B", "option"}, {"C", nil}, {"SNAKEPIT_RUN_ID", "forged"}]
     request = Environment.add(request(env: env), changes)
     assert Enum.sort(request.set) == ["A=changed", "B=option", "SNAKEPIT_RUN_ID=k3x9a2p"]
-    assert Enum.sort(request.unset) == ["C", "GONE"]
+    assert Enum.sort(request.unset) == ["C", "GONE", "SNAKEPIT_LIFELINE_FD"]
     assert request.inherit
 
     cleared = Environment.add(request(env: env, clear_env: true), changes)

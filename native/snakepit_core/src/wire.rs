@@ -154,6 +154,8 @@ pub enum Stdio {
     File(ByteBuf),
     /// Input and output over the connection with this token; errors to the tail.
     Pipe(ByteBuf),
+    /// Input, output and errors over the connection with this token.
+    Stream(ByteBuf),
 }
 
 /// Whom a signal is for.

@@ -69,6 +69,7 @@ pub enum StdioTerm {
     Inherit,
     File(Bytes),
     Pipe(Bytes),
+    Stream(Bytes),
 }
 
 #[derive(NifUnitEnum)]
@@ -143,6 +144,7 @@ impl From<SpawnTerm> for Spawn {
                 StdioTerm::Inherit => Stdio::Inherit,
                 StdioTerm::File(path) => Stdio::File(buffer(path)),
                 StdioTerm::Pipe(token) => Stdio::Pipe(buffer(token)),
+                StdioTerm::Stream(token) => Stdio::Stream(buffer(token)),
             },
             lifeline: term.lifeline.map(buffer),
             uid: term.uid,

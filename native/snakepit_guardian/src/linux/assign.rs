@@ -80,6 +80,10 @@ impl Guardian {
                 let (tail, error) = self.tail()?;
                 Ok((vec![both.clone(), both, Rc::new(error)], Some(tail)))
             }
+            Stdio::Stream(token) => {
+                let all = Rc::new(self.connection(token)?);
+                Ok((vec![all.clone(), all.clone(), all], None))
+            }
         }
     }
 

@@ -1,0 +1,244 @@
+defmodule Snakepit.Bench.Workers do
+  @moduledoc """
+  What workers cost beyond their processes: to start, to keep alive, to find when they hang.
+
+  Rounds of what is compared are interleaved, so that what else the machine does bears on both alike; a
+  figure is the median of its rounds.
+  """
+
+  @behaviour Snakepit.Bench
+
+  import Snakepit.Bench
+
+  alias Snakepit.Bench.Spawning
+  alias Snakepit.{Pool, Worker}
+
+  @rounds 5
+  @few 200
+  @many 1000
+  @minute_ms 60_000
+  @ping_interval 2_000
+  @interpreters 100
+
+  # Answers heartbeats with what every shell has.
+  @lifeline ~S(while IFS= read -r line <&3; do echo "PONG:${line#PING:}:0" >&3; done)
+  @python "import sys, time; print('ready', flush=True); time.sleep(600)"
+
+  @impl true
+  def run do
+    Process.flag(:trap_exit, true)
+    start() ++ heartbeats() ++ interpreters() ++ detection()
+  end
+
+  defp start do
+    rounds =
+      for round <- 1..@rounds do
+        progress("#{@few} one after the other, round #{round} of #{@rounds}")
+        %{worker: percentile(workers(@few), 50), raw: percentile(raw(@few), 50)}
+      end
+
+    [worker, raw] = for key <- [:worker, :raw], do: percentile(Enum.map(rounds, & &1[key]), 50)
+
+    [
+      row(
+        name: "Worker.start_link until it runs, p50, beside the guardian's spawn and release",
+        value: worker,
+        unit: "µs",
+        baseline: raw
+      ),
+      row(
+        name: "what a worker adds to that",
+        value: percentile(Enum.map(rounds, &(&1.worker - &1.raw)), 50),
+        unit: "µs",
+        target: {:value, 150}
+      )
+    ]
+  end
+
+  defp raw(count), do: Spawning.one_after_the_other(count)
+
+  defp workers(count) do
+    {times, workers} =
+      Enum.unzip(
+        for _one <- 1..count do
+          {us, {:ok, worker}} = once(fn -> Worker.start_link(cmd: Spawning.command()) end)
+          {us, worker}
+        end
+      )
+
+    stop_all(workers)
+    times
+  end
+
+  defp stop_all(workers) do
+    workers
+    |> Task.async_stream(&Worker.stop/1, max_concurrency: 100, timeout: 60_000)
+    |> Enum.each(fn {:ok, :ok} -> :ok end)
+  end
+
+  defp heartbeats do
+    progress("#{@many} workers with heartbeats")
+    heartbeat = [ping_interval: @ping_interval]
+    sh = System.find_executable("sh")
+
+    workers =
+      1..@many
+      |> Enum.map(fn _ ->
+        {:ok, worker} =
+          Worker.start_link(cmd: [sh, "-c", @lifeline], heartbeat: heartbeat, ready: :heartbeat)
+
+        worker
+      end)
+
+    # From here on nothing happens but heartbeats.
+    pause(2 * @ping_interval)
+    before = {cpu_ms(), pongs(workers)}
+    progress("one minute of heartbeats")
+    pause(@minute_ms)
+    cpu = cpu_ms() - elem(before, 0)
+    health = healths(workers)
+    pongs = Enum.sum(Enum.map(health, & &1.pongs_received)) - elem(before, 1)
+
+    latencies =
+      for round <- 1..5, reduce: Enum.map(health, & &1.last_latency_ms) do
+        latencies ->
+          if round > 1, do: pause(@ping_interval)
+          Enum.map(healths(workers), & &1.last_latency_ms) ++ latencies
+      end
+
+    expected = @many * @minute_ms / @ping_interval
+
+    lost =
+      Enum.count(health, &(&1.missed_heartbeats > 0 or &1.pings_sent - &1.pongs_received > 1))
+
+    stop_all(workers)
+
+    [
+      row(
+        name: "CPU time of the BEAM, #{@many} workers with heartbeats every #{@ping_interval} ms",
+        value: cpu / @minute_ms * 100,
+        unit: "% of a core",
+        target: {:value, 2.0}
+      ),
+      row(
+        name: "pong latency, p95 of #{length(latencies)}",
+        value: percentile(latencies, 95),
+        unit: "ms",
+        target: {:value, 5}
+      ),
+      row(name: "workers with a miss", value: lost, unit: "workers", target: {:value, 0}),
+      row(
+        name: "pongs in that minute, of those expected",
+        value: pongs / expected * 100,
+        unit: "%",
+        better: :higher,
+        target: {:value, 98}
+      )
+    ]
+  end
+
+  defp healths(workers), do: Enum.map(workers, &Worker.info(&1).heartbeat)
+  defp pongs(workers), do: workers |> healths() |> Enum.map(& &1.pongs_received) |> Enum.sum()
+
+  # User and system time of all threads, in ticks of 10 ms.
+  defp cpu_ms do
+    [_name, rest] = File.read!("/proc/self/stat") |> String.split(") ", parts: 2)
+    fields = String.split(rest)
+    10 * (String.to_integer(Enum.at(fields, 11)) + String.to_integer(Enum.at(fields, 12)))
+  end
+
+  defp interpreters do
+    # Not by a shim that chooses one of several.
+    {path, 0} = System.cmd("python3", ["-c", "import sys; print(sys.executable)"])
+    python = String.trim(path)
+
+    rounds =
+      for round <- 1..@rounds do
+        progress("#{@interpreters} interpreters, round #{round} of #{@rounds}")
+        %{pool: pool(python), loop: loop(python)}
+      end
+
+    [pool, loop] = for key <- [:pool, :loop], do: percentile(Enum.map(rounds, & &1[key]), 50)
+
+    [
+      row(
+        name: "#{@interpreters} Python workers ready, beside a loop of the shell's",
+        value: pool / 1000,
+        unit: "ms",
+        baseline: loop / 1000,
+        target: {:ratio, Float.ceil(1 / 1.1, 3)}
+      )
+    ]
+  end
+
+  defp pool(python) do
+    worker = [cmd: [python, "-c", @python], ready: {:output, "ready"}, ready_timeout: 60_000]
+
+    {us, pool} =
+      once(fn ->
+        {:ok, pool} = Pool.start_link(size: @interpreters, worker: worker)
+        :ok = Pool.await_ready(pool, 60_000)
+        pool
+      end)
+
+    GenServer.stop(pool, :shutdown, :infinity)
+    us
+  end
+
+  # Until each has said that it is ready. Abandoning the stream ends them.
+  defp loop(python) do
+    script = ~S|for i in $(seq "$1"); do "$2" -c "$3" & done; wait|
+    argv = ["sh", "-c", script, "sh", "#{@interpreters}", python, @python]
+
+    begun = System.monotonic_time(:nanosecond)
+
+    ready =
+      Snakepit.stream!(argv, packet: :line)
+      |> Stream.take(@interpreters)
+      |> Enum.map(fn "ready\n" -> System.monotonic_time(:nanosecond) end)
+
+    (List.last(ready) - begun) / 1000
+  end
+
+  defp detection do
+    {interval, threshold, misses} = {200, 500, 2}
+    progress("stopped workers")
+
+    heartbeat = [
+      ping_interval: interval,
+      timeout_threshold: threshold,
+      max_missed_heartbeats: misses
+    ]
+
+    sh = System.find_executable("sh")
+
+    times =
+      for _round <- 1..10 do
+        {:ok, worker} =
+          Worker.start_link(cmd: [sh, "-c", @lifeline], heartbeat: heartbeat, ready: :heartbeat)
+
+        pause(:rand.uniform(interval))
+        monitor = Process.monitor(worker)
+        begun = System.monotonic_time(:millisecond)
+        :ok = Worker.signal(worker, :sigstop)
+        receive do: ({:DOWN, ^monitor, :process, _pid, :heartbeat_timeout} -> :ok)
+        System.monotonic_time(:millisecond) - begun
+      end
+
+    [
+      row(
+        name: "a stopped worker is found and gone, the longest of #{length(times)}",
+        value: Enum.max(times),
+        unit: "ms",
+        target: {:value, threshold * misses + interval}
+      )
+    ]
+  end
+
+  defp pause(ms) do
+    receive do
+    after
+      ms -> :ok
+    end
+  end
+end

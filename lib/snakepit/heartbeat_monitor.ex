@@ -1,0 +1,377 @@
+defmodule Snakepit.HeartbeatMonitor do
+  @moduledoc """
+  Asks a worker's process for a sign of life, and ends the worker when there is none.
+
+  Workers with the option `:heartbeat` have one of these.
+
+  | option | meaning (default) |
+  |---|---|
+  | `:ping_interval` | milliseconds from one ping to the next (2000) |
+  | `:timeout_threshold` | how long a pong may take (10000) |
+  | `:max_missed_heartbeats` | that many misses in a row are the end (3) |
+
+  No pong within the threshold is a miss, and the next ping follows at once. Any pong resets the count.
+  At most one ping is in flight, so that a slow process is not buried in them. A process that stops
+  answering is found after `timeout_threshold * max_missed_heartbeats`, plus `ping_interval` if it
+  stopped right after a pong. Its worker exits with `:heartbeat_timeout` then, and takes the tree
+  along.
+
+  A pause of the BEAM is not held against the worker: if this process notices the end of a threshold
+  too late, the pong may be waiting where nobody has looked yet, and it gets another threshold.
+
+  ## The protocol
+
+  The process finds the number of a connected socket in `SNAKEPIT_LIFELINE_FD`. Over it comes
+
+      PING:<ts>\\n
+
+  to be answered with the same `<ts>` and the process's own time in milliseconds:
+
+      PONG:<ts>:<now>\\n
+
+  When the socket is closed, the BEAM is gone, and the process should go too. All of it in Python:
+
+      import os, socket, threading, time
+
+      def answer():
+          lifeline = socket.socket(fileno=int(os.environ["SNAKEPIT_LIFELINE_FD"]))
+          for line in lifeline.makefile("r"):
+              if line.startswith("PING:"):
+                  now = int(time.time() * 1000)
+                  lifeline.sendall(f"PONG:{line[5:].strip()}:{now}\\n".encode())
+          os._exit(0)
+
+      threading.Thread(target=answer, daemon=True).start()
+
+  The package in `priv/python` does this with more care.
+
+  ## Other transports
+
+  With the worker's option `:ping`, a function takes the place of ping and pong: what gives `true`,
+  `:ok` or `{:ok, _}` is a sign of life, anything else, or an exception, is none and is tried again
+  after `ping_interval`. It runs in a process of its own, and may hang.
+  """
+
+  use GenServer
+
+  alias Snakepit.Telemetry
+
+  # A timer that is this much late says that the BEAM did not run, or did not get around to it.
+  @late_ms 50
+  # Packets until this process has to ask for more: a process that floods its lifeline cannot flood
+  # the BEAM.
+  @burst 16
+
+  @defaults [
+    worker: nil,
+    worker_id: nil,
+    os_pid: nil,
+    socket: nil,
+    ping: nil,
+    patient: false,
+    ping_interval: 2_000,
+    timeout_threshold: 10_000,
+    max_missed_heartbeats: 3
+  ]
+
+  @doc """
+  Starts a monitor that watches over `:worker`, a BEAM process, which gets an exit signal with the
+  reason `:heartbeat_timeout` in the end. Workers start their own; this one is for those who need
+  another.
+
+  Required are `:worker`, `:worker_id`, and `:ping` or `:socket`, a connected lifeline that the caller
+  owns. The rest are the options above.
+  """
+  @spec start_link(keyword()) :: GenServer.on_start()
+  def start_link(opts) do
+    opts = check!(Keyword.validate!(opts, @defaults))
+
+    with {:ok, monitor} <- GenServer.start_link(__MODULE__, Map.new(opts)) do
+      if opts[:socket], do: :ok = :gen_tcp.controlling_process(opts[:socket], monitor)
+      # Order: it must own the socket before it can ask for packets.
+      GenServer.cast(monitor, :begin)
+      {:ok, monitor}
+    end
+  end
+
+  @doc """
+  How the worker is: `:status` (`:healthy`, `:unhealthy` after a miss, `:unknown` before the first
+  pong), `:missed_heartbeats`, `:pings_sent`, `:pongs_received`, `:last_pong_ms_ago` and
+  `:last_latency_ms`.
+  """
+  @spec get_health_status(GenServer.server()) :: map()
+  def get_health_status(monitor), do: GenServer.call(monitor, :health)
+
+  @doc "Sends a ping now, unless one is in flight."
+  @spec force_ping(GenServer.server()) :: :ok
+  def force_ping(monitor), do: GenServer.call(monitor, :force_ping)
+
+  defp check!(opts) do
+    for key <- [:ping_interval, :timeout_threshold, :max_missed_heartbeats],
+        value = opts[key],
+        not (is_integer(value) and value > 0) do
+      raise ArgumentError,
+            "expected #{inspect(key)} to be a positive integer, got: #{inspect(value)}"
+    end
+
+    unless is_pid(opts[:worker]) do
+      raise ArgumentError, "expected :worker to be a pid, got: #{inspect(opts[:worker])}"
+    end
+
+    if opts[:socket] == nil and not (is_function(opts[:ping], 0) or is_function(opts[:ping], 1)) do
+      raise ArgumentError,
+            "expected :ping to be a function of no or one argument, got: #{inspect(opts[:ping])}"
+    end
+
+    opts
+  end
+
+  @impl true
+  def init(opts) do
+    {:ok,
+     Map.merge(opts, %{
+       missed: 0,
+       pings: 0,
+       pongs: 0,
+       last_pong_at: nil,
+       last_latency: nil,
+       # The timestamp of the ping in flight, and when its pong is a miss.
+       in_flight: nil,
+       deadline: nil,
+       # When the last ping was sent: the next one is counted from there.
+       pinged_at: nil,
+       timer: nil,
+       due: nil,
+       pinger: nil,
+       pinger_busy?: false
+     })}
+  end
+
+  @impl true
+  def handle_cast(:begin, state) do
+    if state.socket, do: :inet.setopts(state.socket, active: @burst)
+    {:noreply, ping(state)}
+  end
+
+  @impl true
+  def handle_call(:health, _from, state) do
+    status =
+      cond do
+        state.missed > 0 -> :unhealthy
+        state.pongs == 0 -> :unknown
+        true -> :healthy
+      end
+
+    health = %{
+      status: status,
+      missed_heartbeats: state.missed,
+      pings_sent: state.pings,
+      pongs_received: state.pongs,
+      last_pong_ms_ago: state.last_pong_at && now() - state.last_pong_at,
+      last_latency_ms: state.last_latency
+    }
+
+    {:reply, health, state}
+  end
+
+  def handle_call(:force_ping, _from, %{in_flight: nil} = state),
+    do: {:reply, :ok, state |> disarm() |> ping()}
+
+  def handle_call(:force_ping, _from, state), do: {:reply, :ok, state}
+
+  @impl true
+  def handle_info({:timeout, timer, :tick}, %{timer: timer} = state), do: tick(state, now())
+
+  def handle_info({:tcp, socket, line}, %{socket: socket} = state),
+    do: {:noreply, state |> line(line) |> catch_up()}
+
+  def handle_info({:tcp_passive, socket}, %{socket: socket} = state) do
+    :inet.setopts(socket, active: @burst)
+    {:noreply, state}
+  end
+
+  # The process has closed its lifeline. If it has ended the worker knows better; if not, its pongs
+  # are missing.
+  def handle_info({:tcp_closed, socket}, %{socket: socket} = state), do: {:noreply, state}
+
+  def handle_info({:pinged, pinger, answer}, %{pinger: pinger} = state) do
+    state = %{state | pinger_busy?: false}
+
+    if answer,
+      do: {:noreply, state |> pong() |> catch_up()},
+      # Again, within the same threshold.
+      else: {:noreply, state |> disarm() |> arm(min(now() + state.ping_interval, state.deadline))}
+  end
+
+  def handle_info(_late_or_stray, state), do: {:noreply, state}
+
+  # One timer for both: it is set to the next thing that can happen, and a pong in time does not touch
+  # it.
+  defp tick(%{in_flight: nil} = state, now) do
+    next = state.pinged_at + state.ping_interval
+    {:noreply, if(next <= now, do: ping(state), else: arm(state, next))}
+  end
+
+  defp tick(state, now) do
+    case mailbox_pong(state) do
+      %{in_flight: nil} = state -> tick(state, now)
+      state -> wait_on(state, now)
+    end
+  end
+
+  defp wait_on(%{deadline: deadline} = state, now) when now < deadline,
+    do: {:noreply, state |> try_again() |> arm(deadline)}
+
+  # It has not been ready yet, and somebody else says how long that may take.
+  defp wait_on(%{patient: true, pongs: 0, ping: nil} = state, now),
+    do: {:noreply, extend(state, now)}
+
+  defp wait_on(%{patient: true, pongs: 0} = state, _now),
+    do: {:noreply, state |> drop_pinger() |> ping()}
+
+  defp wait_on(state, now) when now - state.due > @late_ms, do: {:noreply, extend(state, now)}
+  defp wait_on(state, _now), do: miss(%{state | missed: state.missed + 1})
+
+  defp extend(state, now) do
+    deadline = now + state.timeout_threshold
+    arm(%{state | deadline: deadline}, deadline)
+  end
+
+  # After a pong that took longer than the interval: the timer waits for the end of the threshold.
+  defp catch_up(%{in_flight: nil} = state) do
+    next = state.pinged_at + state.ping_interval
+    if state.due > next, do: state |> disarm() |> arm(max(next, now())), else: state
+  end
+
+  defp catch_up(state), do: state
+
+  defp miss(state) do
+    Telemetry.execute(
+      [:snakepit, :heartbeat, :timeout],
+      %{count: 1, missed_count: state.missed},
+      %{worker_id: state.worker_id, timeout_threshold_ms: state.timeout_threshold}
+    )
+
+    if state.missed >= state.max_missed_heartbeats do
+      Process.exit(state.worker, :heartbeat_timeout)
+      {:stop, :normal, state}
+    else
+      {:noreply, state |> drop_pinger() |> ping()}
+    end
+  end
+
+  defp ping(state) do
+    timestamp = System.os_time(:millisecond)
+    now = now()
+    state = transmit(state, timestamp)
+    measurements = %{count: 1, timestamp: timestamp}
+    Telemetry.execute([:snakepit, :heartbeat, :ping_sent], measurements, metadata(state))
+
+    state = %{
+      state
+      | in_flight: Integer.to_string(timestamp),
+        deadline: now + state.timeout_threshold,
+        pinged_at: now,
+        pings: state.pings + 1
+    }
+
+    arm(state, min(state.deadline, now + state.ping_interval))
+  end
+
+  # A lifeline that is closed shows in the pong that does not come.
+  defp transmit(%{ping: nil} = state, timestamp) do
+    :gen_tcp.send(state.socket, ["PING:", Integer.to_string(timestamp), ?\n])
+    state
+  end
+
+  defp transmit(%{pinger: nil} = state, timestamp) do
+    {monitor, ping, info} = {self(), state.ping, Map.take(state, [:worker_id, :os_pid])}
+    pinger = spawn_link(fn -> ping_loop(monitor, ping, info) end)
+    transmit(%{state | pinger: pinger}, timestamp)
+  end
+
+  defp transmit(state, _timestamp) do
+    send(state.pinger, :ping)
+    %{state | pinger_busy?: true}
+  end
+
+  # A function that said no is asked again; one that hangs is left alone until its time is up.
+  defp try_again(%{pinger: pinger, pinger_busy?: false} = state) when pinger != nil,
+    do: transmit(state, nil)
+
+  defp try_again(state), do: state
+
+  defp ping_loop(monitor, ping, info) do
+    receive(do: (:ping -> :ok))
+    send(monitor, {:pinged, self(), alive?(ping, info)})
+    ping_loop(monitor, ping, info)
+  end
+
+  defp alive?(ping, info) do
+    answer = if is_function(ping, 0), do: ping.(), else: ping.(info)
+    answer in [true, :ok] or match?({:ok, _}, answer)
+  rescue
+    _exception -> false
+  catch
+    _kind, _reason -> false
+  end
+
+  defp drop_pinger(%{pinger: nil} = state), do: state
+
+  defp drop_pinger(state) do
+    Process.unlink(state.pinger)
+    Process.exit(state.pinger, :kill)
+    %{state | pinger: nil, pinger_busy?: false}
+  end
+
+  # A pong that is here but has not been looked at yet.
+  defp mailbox_pong(%{socket: socket} = state) do
+    receive do
+      {:tcp, ^socket, line} -> state |> line(line) |> mailbox_pong()
+    after
+      0 -> state
+    end
+  end
+
+  defp line(%{in_flight: in_flight} = state, "PONG:" <> rest) do
+    [timestamp | _now] = String.split(rest, [":", "\n"], parts: 2)
+
+    # One to an earlier ping is a sign of life, but no answer to the one in flight.
+    if timestamp == in_flight, do: pong(state), else: alive(state)
+  end
+
+  defp line(state, _no_pong), do: state
+
+  defp pong(state) do
+    latency = now() - state.pinged_at
+
+    Telemetry.execute(
+      [:snakepit, :heartbeat, :pong_received],
+      %{count: 1, latency_ms: latency},
+      metadata(state)
+    )
+
+    alive(%{state | in_flight: nil, last_latency: latency})
+  end
+
+  defp alive(state) do
+    if state.pongs == 0, do: send(state.worker, {__MODULE__, self(), :first_pong})
+    %{state | missed: 0, pongs: state.pongs + 1, last_pong_at: now()}
+  end
+
+  defp metadata(state), do: %{worker_id: state.worker_id, worker_pid: state.worker}
+
+  defp arm(state, due) do
+    timer = :erlang.start_timer(due, self(), :tick, abs: true)
+    %{state | timer: timer, due: due}
+  end
+
+  defp disarm(%{timer: nil} = state), do: state
+
+  defp disarm(state) do
+    :erlang.cancel_timer(state.timer)
+    %{state | timer: nil}
+  end
+
+  defp now, do: System.monotonic_time(:millisecond)
+end

@@ -1,0 +1,237 @@
+defmodule Snakepit.OneShot do
+  @moduledoc false
+
+  # `Snakepit.cmd/3` and `Snakepit.stream!/2`: a process that the caller itself owns, from start to end.
+  #
+  # There is no BEAM process in between. The caller's death closes the connection and ends the tree, as
+  # for any owner; and the socket is read by the caller, so who does not read makes the process wait.
+
+  alias Snakepit.{Command, Error, Guardian}
+  alias Snakepit.Worker.{Launch, Lines, Tail}
+
+  # Linux numbers, from 1: what a shell adds to 128.
+  @signals ~w(sighup sigint sigquit sigill sigtrap sigabrt sigbus sigfpe sigkill sigusr1 sigsegv
+              sigusr2 sigpipe sigalrm sigterm sigstkflt sigchld sigcont sigstop sigtstp sigttin
+              sigttou sigurg sigxcpu sigxfsz sigvtalrm sigprof sigwinch sigio sigpwr sigsys)a
+
+  # What an error shows of the output.
+  @tail_bytes 4_000
+
+  @common [:input, stderr_to_stdout: false]
+
+  @enforce_keys [:id, :child, :socket]
+  defstruct [:id, :child, :socket]
+
+  @doc false
+  def cmd(program, args, opts) do
+    {own, command_opts} = split!(opts, @common ++ [into: "", timeout: :infinity, max_output: nil])
+    check!(own)
+
+    unless is_binary(program) and is_list(args) do
+      raise ArgumentError,
+            "expected a program and a list of arguments, got: #{inspect(program)}, #{inspect(args)}"
+    end
+
+    command = Command.new!([cmd: [program | args]] ++ command_opts)
+
+    # Before there is a process: opening it may fail.
+    {acc, collector} = Collectable.into(own[:into])
+    state = %{acc: acc, collector: collector, size: 0, tail: Tail.new(@tail_bytes)}
+
+    case start(command, "cmd", own) do
+      {:ok, shot} -> collect(shot, state, own)
+      {:error, error} -> give_up(state, error)
+    end
+  end
+
+  @doc false
+  def stream!(argv, opts) do
+    {own, command_opts} = split!(opts, @common ++ [packet: :raw])
+    check!(own)
+    command = Command.new!([cmd: argv] ++ command_opts)
+    chunks = Stream.resource(fn -> start!(command, own) end, &next!/1, &discard/1)
+    if own[:packet] == :line, do: lines(chunks), else: chunks
+  end
+
+  defp lines(chunks) do
+    Stream.transform(
+      chunks,
+      fn -> "" end,
+      fn data, rest -> Lines.split(rest, data) end,
+      fn rest -> {if(rest == "", do: [], else: [rest]), ""} end,
+      fn _rest -> :ok end
+    )
+  end
+
+  defp start!(command, own) do
+    case start(command, "stream", own) do
+      {:ok, shot} -> shot
+      {:error, error} -> raise error
+    end
+  end
+
+  defp next!(shot) do
+    case receive_packet(shot, :infinity) do
+      {:ok, data} -> {[data], shot}
+      {:error, :closed} -> {:halt, conclude!(shot)}
+    end
+  end
+
+  # Order: the process has closed its output, and ends; how is known when it has.
+  defp conclude!(shot) do
+    case await_gone(shot, :infinity) do
+      {:ok, 0} -> shot
+      {:ok, status} -> raise failure(:exit_status, status)
+      {:error, error} -> raise error
+    end
+  end
+
+  defp failure(reason, status),
+    do: %Error{operation: :stream, reason: reason, detail: "ended with status #{status}"}
+
+  defp start(command, prefix, own) do
+    kind = if own[:stderr_to_stdout], do: :stream, else: :pipe
+    id = Launch.unique_id(prefix)
+    plan = %{id: id, command: command, stdio: {kind, [buffer: 65_536]}, lifeline: false}
+
+    with {:ok, launched} <- Launch.run(plan) do
+      feed(launched.stdio, own[:input])
+      {:ok, %__MODULE__{id: id, child: launched.child, socket: launched.stdio}}
+    end
+  end
+
+  # By a process of its own: whoever writes to a process that waits for its output to be read would
+  # wait for ever. It ends with the connection, whoever closes that.
+  defp feed(socket, nil), do: :gen_tcp.shutdown(socket, :write)
+
+  defp feed(socket, input) do
+    spawn(fn ->
+      :gen_tcp.send(socket, input)
+      :gen_tcp.shutdown(socket, :write)
+    end)
+  end
+
+  defp collect(shot, state, own) do
+    deadline = deadline(own[:timeout])
+
+    try do
+      case read(shot, state, deadline, own[:max_output] || :infinity) do
+        {:ok, state} -> conclude(shot, state, deadline)
+        {:error, reason, state} -> give_up(state, error(reason, state))
+      end
+    catch
+      kind, reason ->
+        state.collector.(state.acc, :halt)
+        :erlang.raise(kind, reason, __STACKTRACE__)
+    after
+      discard(shot)
+    end
+  end
+
+  defp read(shot, state, deadline, max) do
+    case receive_packet(shot, left(deadline)) do
+      {:ok, data} when state.size + byte_size(data) > max ->
+        {:error, :max_output, state}
+
+      {:ok, data} ->
+        acc = state.collector.(state.acc, {:cont, data})
+        size = state.size + byte_size(data)
+        state = %{state | acc: acc, size: size, tail: Tail.add(state.tail, data)}
+        read(shot, state, deadline, max)
+
+      {:error, :closed} ->
+        {:ok, state}
+
+      {:error, :timeout} ->
+        {:error, :timeout, state}
+    end
+  end
+
+  defp conclude(shot, state, deadline) do
+    case await_gone(shot, left(deadline)) do
+      {:ok, status} -> {state.collector.(state.acc, :done), status}
+      {:error, %Error{reason: reason}} -> give_up(state, error(reason, state))
+    end
+  end
+
+  defp give_up(state, error) do
+    state.collector.(state.acc, :halt)
+    {:error, error}
+  end
+
+  defp error(reason, state),
+    do: %Error{operation: :cmd, reason: reason, output: Tail.content(state.tail)}
+
+  # A process that was killed may leave its connection reset.
+  defp receive_packet(%{socket: socket}, timeout) do
+    case :gen_tcp.recv(socket, 0, timeout) do
+      {:error, reason} when reason != :timeout -> {:error, :closed}
+      answer -> answer
+    end
+  end
+
+  # How the process ended, once its whole tree has.
+  defp await_gone(%{child: %{id: id}}, timeout) do
+    receive do
+      {Guardian, ^id, {:exited, exit, _tail}} ->
+        receive(do: ({Guardian, ^id, {:tree_gone, _killed}} -> {:ok, status(exit)}))
+
+      {Guardian, ^id, :guardian_down} ->
+        {:error, %Error{operation: :cmd, reason: :guardian_down}}
+    after
+      timeout -> {:error, %Error{operation: :cmd, reason: :timeout}}
+    end
+  end
+
+  defp status(%{status: status}) when status != nil, do: status
+
+  defp status(%{signal: signal}) do
+    case Enum.find_index(@signals, &(&1 == signal)) do
+      nil when is_integer(signal) -> 128 + signal
+      index -> 128 + index + 1
+    end
+  end
+
+  # Whether it has ended or not.
+  defp discard(shot) do
+    Launch.kill(shot.child)
+    :gen_tcp.close(shot.socket)
+    Launch.forget(shot.id, shot.child)
+  end
+
+  defp deadline(:infinity), do: :infinity
+  defp deadline(timeout), do: System.monotonic_time(:millisecond) + timeout
+
+  defp left(:infinity), do: :infinity
+  defp left(deadline), do: max(deadline - System.monotonic_time(:millisecond), 0)
+
+  defp split!(opts, own) do
+    unless Keyword.keyword?(opts) do
+      raise ArgumentError, "expected options as a keyword list, got: #{inspect(opts)}"
+    end
+
+    keys = for key <- own, do: if(is_atom(key), do: key, else: elem(key, 0))
+    {given, rest} = Keyword.split(opts, keys)
+
+    # These are what makes it a one-shot.
+    with [key | _] <- for({key, _} <- rest, key in [:stdio, :lifeline], do: key) do
+      raise ArgumentError, "unknown option #{inspect(key)}"
+    end
+
+    {Keyword.validate!(given, own), rest}
+  end
+
+  defp check!(own) do
+    check!(own, :timeout, &(&1 == :infinity or (is_integer(&1) and &1 >= 0)), "milliseconds")
+    check!(own, :max_output, &(is_nil(&1) or (is_integer(&1) and &1 >= 0)), "a number of bytes")
+    check!(own, :stderr_to_stdout, &is_boolean/1, "true or false")
+    check!(own, :packet, &(&1 in [:raw, :line]), ":raw or :line")
+    check!(own, :input, &(is_nil(&1) or is_binary(&1) or is_list(&1)), "iodata")
+  end
+
+  defp check!(own, key, valid?, expected) do
+    with {:ok, value} <- Keyword.fetch(own, key), false <- valid?.(value) do
+      raise ArgumentError, "expected #{inspect(key)} to be #{expected}, got: #{inspect(value)}"
+    end
+  end
+end

@@ -1,0 +1,178 @@
+defmodule Snakepit.Pool do
+  @moduledoc """
+  A number of workers of one kind, to be shared.
+
+      children = [
+        {Snakepit.Pool, name: MyApp.Python, size: 8, worker: [cmd: ["python3", "worker.py"], stdio: :pipe, packet: :line]}
+      ]
+
+      Snakepit.Pool.with_worker(MyApp.Python, fn worker ->
+        Snakepit.Worker.request(worker, "6 * 7\\n")
+      end)
+
+  | option | meaning (default) |
+  |---|---|
+  | `:size` | how many workers, required |
+  | `:worker` | the options of `Snakepit.Worker`, required, but for `:id` and `:name` |
+  | `:name` | a name, as for `GenServer` |
+  | `:id` | what the workers' ids begin with (the name, or generated) |
+  | `:max_restarts`, `:max_seconds` | the restart budget, see below (`:size`, but at least 3; 5) |
+
+  ## Start
+
+  `start_link/1` returns when each worker's process runs or has failed to. All start at once, and none
+  waits for another: who is ready can be used, while others are still getting there. `await_ready/2`
+  waits for all.
+
+  ## Use
+
+  `with_worker/3` gives a worker to one caller at a time, in the order in which they came. It takes it
+  back when the function returns, raises, or its process dies. A worker that ends while it is used is
+  replaced; its caller gets an error.
+
+  ## Failure
+
+  A worker that ends is started again, at once as long as the budget lasts: `:max_restarts` in
+  `:max_seconds`, for the whole pool. After that, and for a worker that fails again and again, it
+  waits, longer each time, up to 30 seconds; a worker that was ready for 10 seconds counts as mended.
+  The pool itself does not give up: `info/1` has the reason of each failure, and callers that had to
+  wait too long get the last of them.
+  """
+
+  alias Snakepit.{Error, Worker}
+  alias Snakepit.Pool.{Server, Slot}
+
+  @type pool :: GenServer.server()
+
+  @default_timeout 5_000
+  @stop_margin_ms 10_000
+
+  @doc false
+  def child_spec(opts) do
+    worker = Worker.child_spec(Keyword.get(opts, :worker, []))
+
+    %{
+      id: opts[:name] || opts[:id] || __MODULE__,
+      start: {__MODULE__, :start_link, [opts]},
+      type: :supervisor,
+      shutdown: worker.shutdown + @stop_margin_ms
+    }
+  end
+
+  @doc "Starts a pool. Raises `ArgumentError` for options that it cannot mean, the workers' included."
+  @spec start_link(keyword()) :: GenServer.on_start()
+  def start_link(opts) do
+    opts = check!(opts)
+    name = if opts[:name], do: [name: opts[:name]], else: []
+    GenServer.start_link(Server, opts, name)
+  end
+
+  @doc """
+  Calls `fun` with a worker that nobody else has meanwhile: `{:ok, result}`.
+
+  `{:error, %Snakepit.Error{}}` if there was none within `:timeout` (5000; `:infinity` is possible), or
+  if the worker ended and `fun` failed because of it. What `fun` raises, throws or exits with otherwise
+  goes to the caller.
+  """
+  @spec with_worker(pool(), (pid() -> result), keyword()) :: {:ok, result} | {:error, Error.t()}
+        when result: term()
+  def with_worker(pool, fun, opts \\ []) when is_function(fun, 1) do
+    timeout = Keyword.validate!(opts, timeout: @default_timeout)[:timeout]
+
+    with {:ok, worker, lease} <- GenServer.call(pool, {:checkout, timeout}, :infinity) do
+      monitor = Process.monitor(worker)
+
+      try do
+        {:ok, fun.(worker)}
+      catch
+        kind, reason ->
+          if Process.alive?(worker),
+            do: :erlang.raise(kind, reason, __STACKTRACE__),
+            else: {:error, lost(worker, monitor)}
+      after
+        Process.demonitor(monitor, [:flush])
+        GenServer.cast(pool, {:checkin, lease})
+      end
+    end
+  end
+
+  defp lost(worker, monitor) do
+    receive do
+      {:DOWN, ^monitor, :process, ^worker, reason} ->
+        detail = "the worker ended while it was used: #{Slot.describe(reason)}"
+        %Error{operation: :with_worker, reason: :worker_down, detail: detail}
+    end
+  end
+
+  @doc """
+  The workers: `:id`, `:pid`, `:os_pid`, `:restarts` and `:state`, which is `:starting`, `:idle`,
+  `:busy`, `:stopping`, or `:waiting` for the next attempt.
+  """
+  @spec list_workers(pool()) :: [map()]
+  def list_workers(pool), do: info(pool).workers
+
+  @doc """
+  How the pool is: `:size`, how many workers are `:idle`, `:busy`, `:starting`, `:stopping` or
+  `:waiting` to be started again, how many callers are `:queued`, the `:workers` with the
+  `:last_error` of each, and the `:last_error` of all.
+  """
+  @spec info(pool()) :: map()
+  def info(pool), do: GenServer.call(pool, :info, :infinity)
+
+  @doc """
+  Replaces a worker, by id or pid: as soon as nobody uses it, or at once with `force: true`.
+  """
+  @spec restart_worker(pool(), String.t() | pid(), keyword()) :: :ok | {:error, Error.t()}
+  def restart_worker(pool, worker, opts \\ []) do
+    force? = Keyword.validate!(opts, force: false)[:force]
+    GenServer.call(pool, {:restart, worker, force?}, :infinity)
+  end
+
+  @doc """
+  Changes how many workers there are. Those that are too many end when nobody uses them; who does
+  nothing goes first.
+  """
+  @spec resize(pool(), pos_integer()) :: :ok
+  def resize(pool, size) do
+    check_size!(size)
+    GenServer.call(pool, {:resize, size}, :infinity)
+  end
+
+  @doc "Waits until every worker is ready."
+  @spec await_ready(pool(), timeout()) :: :ok | {:error, Error.t()}
+  def await_ready(pool, timeout \\ 15_000),
+    do: GenServer.call(pool, {:await_ready, timeout}, :infinity)
+
+  defp check!(opts) do
+    unless Keyword.keyword?(opts) do
+      raise ArgumentError, "expected options as a keyword list, got: #{inspect(opts)}"
+    end
+
+    opts = Keyword.validate!(opts, [:size, :worker, :name, :id, :max_restarts, max_seconds: 5])
+    check_size!(opts[:size])
+    check_count!(:max_seconds, opts[:max_seconds])
+    if opts[:max_restarts], do: check_count!(:max_restarts, opts[:max_restarts])
+    worker = opts[:worker]
+
+    with [key | _] <- for(key <- [:id, :name], is_list(worker), worker[key], do: key) do
+      raise ArgumentError,
+            "expected :worker to be options without #{inspect(key)}, got: #{inspect(worker)}"
+    end
+
+    # Checked here, so that a mistake is found before anything starts.
+    Worker.Options.new!(worker)
+    opts
+  end
+
+  defp check_size!(size) when is_integer(size) and size > 0, do: :ok
+
+  defp check_size!(size),
+    do: raise(ArgumentError, "expected :size to be a positive integer, got: #{inspect(size)}")
+
+  defp check_count!(_key, count) when is_integer(count) and count > 0, do: :ok
+
+  defp check_count!(key, other) do
+    raise ArgumentError,
+          "expected #{inspect(key)} to be a positive integer, got: #{inspect(other)}"
+  end
+end

@@ -1,0 +1,426 @@
+defmodule Snakepit.Pool.Server do
+  @moduledoc false
+
+  # The process of a pool: who is where (`Snakepit.Pool.Slot`), who waits, who has what. What it
+  # promises is described in `Snakepit.Pool`.
+  #
+  # Workers are children of a supervisor of the pool's own, which starts and ends them and restarts
+  # none: that is decided here.
+
+  use GenServer
+
+  alias Snakepit.{Config, Error, Worker}
+  alias Snakepit.Pool.{ProcessRegistry, Progress, Slot}
+
+  @impl true
+  def init(opts) do
+    Process.flag(:trap_exit, true)
+    {:ok, supervisor} = DynamicSupervisor.start_link(strategy: :one_for_one)
+
+    state = %{
+      supervisor: supervisor,
+      worker: opts[:worker],
+      prefix: opts[:id] || prefix(opts[:name]),
+      size: opts[:size],
+      max_restarts: opts[:max_restarts] || max(opts[:size], 3),
+      max_ms: opts[:max_seconds] * 1_000,
+      restarts: [],
+      next: opts[:size] + 1,
+      slots: Map.new(1..opts[:size], &{&1, nil}),
+      # Slots by whatever a message names: a starter, a worker's pid, a worker's id.
+      starters: %{},
+      pids: %{},
+      ids: %{},
+      idle: :queue.new(),
+      # Callers that wait, in order; those that have given up are missing in the map.
+      queue: :queue.new(),
+      callers: %{},
+      leases: %{},
+      awaiting: %{},
+      last_error: nil,
+      progress: Progress.start(Config.current())
+    }
+
+    state = Enum.reduce(1..opts[:size], state, &add_slot(&2, &1))
+    {:ok, await_launches(state)}
+  end
+
+  defp prefix(nil), do: Worker.Launch.unique_id("pool")
+  defp prefix(name) when is_atom(name), do: inspect(name)
+  defp prefix(_name), do: prefix(nil)
+
+  defp await_launches(%{starters: starters} = state) when starters == %{}, do: state
+
+  defp await_launches(state) do
+    receive do
+      {:EXIT, starter, reason} when is_map_key(state.starters, starter) ->
+        state |> launched(starter, reason) |> await_launches()
+    end
+  end
+
+  @impl true
+  def handle_call({:checkout, timeout}, {caller, _tag} = from, state) do
+    monitor = Process.monitor(caller)
+    timer = if timeout != :infinity, do: Process.send_after(self(), {:give_up, monitor}, timeout)
+    callers = Map.put(state.callers, monitor, {from, timer})
+    {:noreply, serve(%{state | callers: callers, queue: :queue.in(monitor, state.queue)})}
+  end
+
+  def handle_call(:info, _from, state), do: {:reply, report(state), state}
+
+  def handle_call({:restart, worker, force?}, _from, state) do
+    case Map.fetch(if(is_pid(worker), do: state.pids, else: state.ids), worker) do
+      {:ok, number} ->
+        {:reply, :ok, leave(state, state.slots[number], :restart, force?)}
+
+      :error ->
+        detail = "no worker #{inspect(worker)} in this pool"
+        {:reply, {:error, %Error{operation: :restart, reason: :not_found, detail: detail}}, state}
+    end
+  end
+
+  def handle_call({:resize, size}, _from, state), do: {:reply, :ok, resized(state, size)}
+
+  def handle_call({:await_ready, timeout}, from, state) do
+    reference = make_ref()
+    if timeout != :infinity, do: Process.send_after(self(), {:not_ready, reference}, timeout)
+    {:noreply, tell_ready(put_in(state.awaiting[reference], from))}
+  end
+
+  @impl true
+  def handle_cast({:checkin, lease}, state), do: {:noreply, returned(state, lease)}
+
+  @impl true
+  def handle_info({Worker, pid, {:ready, id}}, state) do
+    case slot_by_id(state, id) do
+      %Slot{state: :starting} = slot ->
+        slot = if slot.pid == pid, do: slot, else: Slot.occupied(slot, pid)
+
+        {:noreply,
+         state |> put_slot(Slot.ready(slot, now())) |> idle(slot.number) |> tell_ready()}
+
+      _removed ->
+        {:noreply, state}
+    end
+  end
+
+  # From here on nobody gets it any more; its place is free when it is gone.
+  def handle_info({Worker, pid, {:ended, id, reason}}, state) do
+    case slot_by_id(state, id) do
+      %Slot{pid: known, ended: nil} = slot when known in [nil, pid] ->
+        slot = if known, do: slot, else: Slot.occupied(slot, pid)
+        {:noreply, put_slot(state, %{slot | ended: reason, state: :stopping})}
+
+      _known_or_another ->
+        {:noreply, state}
+    end
+  end
+
+  def handle_info({:EXIT, starter, reason}, state) when is_map_key(state.starters, starter),
+    do: {:noreply, launched(state, starter, reason)}
+
+  def handle_info({:EXIT, supervisor, reason}, %{supervisor: supervisor} = state),
+    do: {:stop, reason, state}
+
+  def handle_info({:DOWN, monitor, :process, pid, reason}, state) do
+    cond do
+      is_map_key(state.pids, pid) -> {:noreply, down(state, pid, reason)}
+      is_map_key(state.leases, monitor) -> {:noreply, returned(state, monitor)}
+      true -> {:noreply, forget_caller(state, monitor)}
+    end
+  end
+
+  def handle_info({:start, number}, state) do
+    case state.slots do
+      %{^number => %Slot{state: :waiting} = slot} -> {:noreply, start(state, slot)}
+      _removed -> {:noreply, state}
+    end
+  end
+
+  def handle_info({:give_up, monitor}, state) do
+    with {from, _timer} <- state.callers[monitor] do
+      detail = "no worker was free in time#{because(state.last_error)}"
+      error = %Error{operation: :with_worker, reason: :timeout, detail: detail}
+      GenServer.reply(from, {:error, error})
+    end
+
+    {:noreply, forget_caller(state, monitor)}
+  end
+
+  def handle_info({:not_ready, reference}, state) do
+    {from, awaiting} = Map.pop(state.awaiting, reference)
+
+    if from do
+      detail = "not every worker was ready in time#{because(state.last_error)}"
+
+      GenServer.reply(
+        from,
+        {:error, %Error{operation: :await_ready, reason: :timeout, detail: detail}}
+      )
+    end
+
+    {:noreply, %{state | awaiting: awaiting}}
+  end
+
+  def handle_info(:progress, state) do
+    counts = report(state)
+    settled? = counts.starting == 0
+    progress = Progress.show(state.progress, counts.idle + counts.busy, state.size, settled?)
+    {:noreply, %{state | progress: progress}}
+  end
+
+  def handle_info(_other, state), do: {:noreply, state}
+
+  # All at once: the supervisor tells all of its children before it waits for the first.
+  @impl true
+  def terminate(_reason, state) do
+    Supervisor.stop(state.supervisor, :shutdown, :infinity)
+  catch
+    # It has gone first, and taken the workers along.
+    :exit, _reason -> :ok
+  end
+
+  # A process of its own: the pool does not wait for the guardian.
+  defp start(state, slot) do
+    {supervisor, opts, pool} = {state.supervisor, [id: slot.id] ++ state.worker, self()}
+
+    spec = %{
+      Worker.child_spec(opts)
+      | start: {Worker, :start_link, [opts, pool]},
+        restart: :temporary
+    }
+
+    starter =
+      spawn_link(fn ->
+        exit({:shutdown, {:launched, DynamicSupervisor.start_child(supervisor, spec)}})
+      end)
+
+    state
+    |> put_slot(%{slot | state: :starting, starter: starter})
+    |> Map.update!(:starters, &Map.put(&1, starter, slot.number))
+  end
+
+  defp launched(state, starter, reason) do
+    {number, starters} = Map.pop(state.starters, starter)
+    state = %{state | starters: starters}
+
+    case {state.slots[number], reason} do
+      {nil, {:shutdown, {:launched, {:ok, pid}}}} ->
+        # Removed while it started.
+        Process.exit(pid, :shutdown)
+        state
+
+      {%Slot{pid: nil, starter: ^starter} = slot, {:shutdown, {:launched, {:ok, pid}}}} ->
+        put_slot(state, Slot.occupied(slot, pid))
+
+      {%Slot{starter: ^starter} = slot, {:shutdown, {:launched, {:error, error}}}} ->
+        gone(state, slot, error)
+
+      # The worker itself was quicker to tell, and may be gone again.
+      {_slot, _reason} ->
+        state
+    end
+  end
+
+  defp down(state, pid, reason) do
+    slot = state.slots[state.pids[pid]]
+    state = %{state | pids: Map.delete(state.pids, pid)}
+    gone(%{state | leases: Map.delete(state.leases, slot.lease)}, slot, slot.ended || reason)
+  end
+
+  defp gone(state, %Slot{leaving: :remove} = slot, _reason) do
+    %{state | slots: Map.delete(state.slots, slot.number), ids: Map.delete(state.ids, slot.id)}
+  end
+
+  defp gone(state, %Slot{leaving: :restart} = slot, _reason),
+    do: start(state, %{Slot.vacant(slot) | leaving: nil, restarts: slot.restarts + 1})
+
+  defp gone(state, slot, reason) do
+    now = now()
+    slot = Slot.failed(slot, reason, now)
+    recent = Enum.filter(state.restarts, &(now - &1 < state.max_ms))
+    budget? = length(recent) < state.max_restarts
+    state = %{state | restarts: [now | Enum.take(recent, state.max_restarts)], last_error: reason}
+
+    case Slot.delay(slot, budget?) do
+      0 ->
+        start(state, slot)
+
+      delay ->
+        Process.send_after(self(), {:start, slot.number}, delay)
+        put_slot(state, slot)
+    end
+  end
+
+  # Gives idle workers to waiting callers.
+  defp serve(state) do
+    with {:ok, number, idle} <- next_idle(state, state.idle),
+         {:ok, monitor, queue} <- next_caller(state, state.queue) do
+      {{from, timer}, callers} = Map.pop(state.callers, monitor)
+      if timer, do: Process.cancel_timer(timer)
+      slot = %{state.slots[number] | state: :busy, lease: monitor}
+      GenServer.reply(from, {:ok, slot.pid, monitor})
+
+      %{state | idle: idle, queue: queue, callers: callers}
+      |> put_slot(slot)
+      |> Map.update!(:leases, &Map.put(&1, monitor, number))
+      |> serve()
+    else
+      {:none, :idle, idle} -> %{state | idle: idle}
+      {:none, :queue, queue} -> %{state | queue: queue}
+    end
+  end
+
+  # Who has gone or left in the meantime is passed over.
+  defp next_idle(state, idle) do
+    case :queue.out(idle) do
+      {:empty, idle} ->
+        {:none, :idle, idle}
+
+      {{:value, number}, rest} ->
+        if match?(%Slot{state: :idle}, state.slots[number]),
+          do: {:ok, number, rest},
+          else: next_idle(state, rest)
+    end
+  end
+
+  defp next_caller(state, queue) do
+    case :queue.out(queue) do
+      {:empty, queue} ->
+        {:none, :queue, queue}
+
+      {{:value, monitor}, rest} ->
+        if is_map_key(state.callers, monitor),
+          do: {:ok, monitor, rest},
+          else: next_caller(state, rest)
+    end
+  end
+
+  defp returned(state, lease) do
+    {number, leases} = Map.pop(state.leases, lease)
+    Process.demonitor(lease, [:flush])
+    state = %{state | leases: leases}
+
+    case number && state.slots[number] do
+      %Slot{lease: ^lease, state: :busy, leaving: nil} = slot ->
+        state |> put_slot(%{slot | state: :idle, lease: nil}) |> idle(number)
+
+      %Slot{lease: ^lease, state: :busy} = slot ->
+        stop_worker(state, %{slot | lease: nil})
+
+      # It ends or has ended, and another may be in its place.
+      _other ->
+        state
+    end
+  end
+
+  defp idle(state, number), do: serve(%{state | idle: :queue.in(number, state.idle)})
+
+  defp leave(state, %Slot{state: :waiting} = slot, :remove, _force?),
+    do: gone(state, %{slot | leaving: :remove}, nil)
+
+  defp leave(state, %Slot{state: :waiting} = slot, :restart, _force?), do: start(state, slot)
+
+  defp leave(state, %Slot{state: :busy} = slot, how, false),
+    do: put_slot(state, %{slot | leaving: how})
+
+  # Its process is not known yet; the starter will find that it has gone.
+  defp leave(state, %Slot{pid: nil} = slot, :remove, _force?),
+    do: gone(state, %{slot | leaving: :remove}, nil)
+
+  defp leave(state, %Slot{pid: nil}, :restart, _force?), do: state
+  defp leave(state, slot, how, _force?), do: stop_worker(state, %{slot | leaving: how})
+
+  # Not through the supervisor, which would wait for it and keep others from starting.
+  defp stop_worker(state, slot) do
+    Process.exit(slot.pid, :shutdown)
+    put_slot(state, %{slot | state: :stopping})
+  end
+
+  defp resized(%{size: old} = state, new) when new >= old do
+    staying = Enum.count(state.slots, fn {_number, slot} -> slot.leaving != :remove end)
+    added = if new > staying, do: state.next..(state.next + new - staying - 1), else: []
+    state = %{state | size: new, next: state.next + Enum.count(added)}
+    Enum.reduce(added, state, &add_slot(&2, &1))
+  end
+
+  defp resized(state, new) do
+    staying =
+      for {_number, %Slot{leaving: leaving} = slot} <- state.slots, leaving != :remove, do: slot
+
+    order = [:waiting, :starting, :idle, :stopping, :busy]
+
+    by_use =
+      Enum.sort_by(staying, &{Enum.find_index(order, fn s -> s == &1.state end), -&1.number})
+
+    surplus = Enum.take(by_use, length(staying) - new)
+    Enum.reduce(surplus, %{state | size: new}, &leave(&2, &1, :remove, false))
+  end
+
+  defp add_slot(state, number) do
+    slot = %Slot{number: number, id: "#{state.prefix}-#{number}"}
+    start(%{state | ids: Map.put(state.ids, slot.id, number)}, slot)
+  end
+
+  defp put_slot(state, slot) do
+    pids = if slot.pid, do: Map.put(state.pids, slot.pid, slot.number), else: state.pids
+    %{state | slots: Map.put(state.slots, slot.number, slot), pids: pids}
+  end
+
+  defp slot_by_id(state, id),
+    do: with(number when number != nil <- state.ids[id], do: state.slots[number])
+
+  defp forget_caller(state, monitor) do
+    Process.demonitor(monitor, [:flush])
+    %{state | callers: Map.delete(state.callers, monitor)}
+  end
+
+  defp tell_ready(%{awaiting: awaiting} = state) when awaiting == %{}, do: state
+
+  defp tell_ready(state) do
+    if Enum.all?(state.slots, fn {_number, slot} -> slot.state in [:idle, :busy] end) do
+      for {_reference, from} <- state.awaiting, do: GenServer.reply(from, :ok)
+      %{state | awaiting: %{}}
+    else
+      state
+    end
+  end
+
+  defp report(state) do
+    slots = state.slots |> Map.values() |> Enum.sort_by(& &1.number)
+    counts = Enum.frequencies_by(slots, & &1.state)
+
+    for(
+      key <- [:idle, :busy, :starting, :waiting, :stopping],
+      into: %{},
+      do: {key, Map.get(counts, key, 0)}
+    )
+    |> Map.merge(%{
+      size: state.size,
+      queued: map_size(state.callers),
+      workers: Enum.map(slots, &describe_slot/1),
+      last_error: state.last_error
+    })
+  end
+
+  defp describe_slot(slot) do
+    slot
+    |> Map.take([:id, :pid, :state, :restarts, :last_error])
+    |> Map.put(:os_pid, os_pid(slot.id))
+  end
+
+  defp os_pid(id) do
+    case ProcessRegistry.get_worker_info(id) do
+      {:ok, info} -> info.os_pid
+      {:error, _none} -> nil
+    end
+  rescue
+    # The registry is being started again.
+    ArgumentError -> nil
+  end
+
+  defp because(nil), do: ""
+  defp because(error), do: "; the last failure: #{Slot.describe(error)}"
+
+  defp now, do: System.monotonic_time(:millisecond)
+end

@@ -1,0 +1,68 @@
+defmodule Snakepit.Pool.Slot do
+  @moduledoc false
+
+  # One of a pool's places for a worker: who is there, what it does, and how often that has failed.
+
+  # A worker that was ready for this long was no failure to start.
+  @stable_ms 10_000
+  @first_delay_ms 100
+  @longest_delay_ms 30_000
+
+  @enforce_keys [:number, :id]
+  defstruct [
+    :number,
+    :id,
+    :starter,
+    :pid,
+    :monitor,
+    :ready_at,
+    # Why it ended, in its own words; the monitor may be too late to hear it.
+    :ended,
+    :last_error,
+    :lease,
+    state: :starting,
+    failures: 0,
+    restarts: 0,
+    # What to do when it is given back, or has ended: `:restart` or `:remove`.
+    leaving: nil
+  ]
+
+  @type t :: %__MODULE__{state: :starting | :idle | :busy | :waiting | :stopping}
+
+  @doc "There is a process, known by its worker."
+  def occupied(%__MODULE__{} = slot, pid), do: %{slot | pid: pid, monitor: Process.monitor(pid)}
+
+  @doc "The worker can be used."
+  def ready(%__MODULE__{} = slot, now), do: %{slot | state: :idle, ready_at: now}
+
+  @doc "The worker is gone, and was not meant to be."
+  def failed(%__MODULE__{} = slot, reason, now) do
+    stable? = slot.ready_at != nil and now - slot.ready_at >= @stable_ms
+
+    %{
+      vacant(slot)
+      | failures: if(stable?, do: 1, else: slot.failures + 1),
+        restarts: slot.restarts + 1,
+        last_error: reason
+    }
+  end
+
+  @doc "Nobody is there any more."
+  def vacant(%__MODULE__{} = slot) do
+    %{slot | pid: nil, monitor: nil, lease: nil, ready_at: nil, ended: nil, state: :waiting}
+  end
+
+  @doc "How long to wait before the next attempt. The first is free, while the budget lasts."
+  def delay(%__MODULE__{failures: failures}, budget?) do
+    cond do
+      budget? and failures <= 1 -> 0
+      failures > 10 -> @longest_delay_ms
+      true -> min(@first_delay_ms * Integer.pow(2, max(failures, 1) - 1), @longest_delay_ms)
+    end
+  end
+
+  @doc "The reason of a failure, for people."
+  def describe({:shutdown, reason}), do: describe(reason)
+  def describe(%{__exception__: true} = error), do: Exception.message(error)
+  def describe(reason), do: inspect(reason)
+end

@@ -1,0 +1,166 @@
+defmodule Snakepit.Test do
+  @moduledoc """
+  For your own tests: checks that nothing which Snakepit started is left behind.
+
+      defmodule MyApp.ThumbnailsTest do
+        use ExUnit.Case
+
+        setup do: Snakepit.Test.check_orphans()
+
+        test "thumbnails are made" do
+          Snakepit.Test.assert_no_orphans(fn ->
+            assert MyApp.Thumbnails.make("cat.jpg") == :ok
+          end)
+        end
+      end
+
+  What is looked at is the process table of the machine, not what Snakepit remembers: everything that
+  carries the marks of this run, daemons that have thrown away their environment included.
+  """
+
+  alias Snakepit.{Native, OSProcess, Worker}
+
+  # ExUnit is there when this is used, and nobody ships it.
+  @compile {:no_warn_undefined, [ExUnit.AssertionError, ExUnit.Callbacks]}
+
+  @default_timeout 5_000
+  @pause_ms 10
+
+  @doc """
+  The OS processes of this run, workers and everything below them: `:os_pid`, `:command`, and the
+  `:worker_id` where it is known.
+
+      iex> {:ok, worker} = Snakepit.Worker.start_link(id: "doc-test", cmd: ["sleep", "60"])
+      iex> [%{command: command, worker_id: id}] = Snakepit.Test.os_processes()
+      iex> {command, id}
+      {["sleep", "60"], "doc-test"}
+      iex> Snakepit.Worker.stop(worker)
+      iex> Snakepit.Test.os_processes()
+      []
+
+  """
+  @spec os_processes() :: [
+          %{os_pid: pos_integer(), command: [binary()], worker_id: String.t() | nil}
+        ]
+  def os_processes do
+    for process <- members(), do: Map.take(process, [:os_pid, :command, :worker_id])
+  end
+
+  @doc """
+  Calls `fun`, and fails unless everything that it started is gone afterwards. Gives what `fun` gives.
+
+      iex> Snakepit.Test.assert_no_orphans(fn -> Snakepit.cmd("echo", ["hello"]) end)
+      {"hello\\n", 0}
+
+  Processes that were there before are none of its business. Given options instead of a function, it
+  fails unless nothing of this run is left at all. What has been told to end has `:timeout`
+  milliseconds to do so (5000).
+  """
+  @spec assert_no_orphans((() -> result), keyword()) :: result when result: term()
+  @spec assert_no_orphans(keyword()) :: :ok
+  def assert_no_orphans(fun_or_opts \\ [], opts \\ [])
+
+  def assert_no_orphans(fun, opts) when is_function(fun, 0) do
+    before = MapSet.new(members(), & &1.identity)
+    result = fun.()
+    assert_none_but(before, opts)
+    result
+  end
+
+  def assert_no_orphans(opts, []) when is_list(opts), do: assert_none_but(MapSet.new(), opts)
+
+  @doc """
+  Fails unless a process is gone, or goes within `:timeout` milliseconds (5000). Takes an OS pid, or
+  better a `Snakepit.OSProcess`, which cannot be mistaken for another.
+  """
+  @spec assert_gone(pos_integer() | OSProcess.t(), keyword()) :: :ok
+  def assert_gone(process, opts \\ []) do
+    gone = fn -> if Snakepit.ProcessKiller.process_alive?(process), do: [process], else: [] end
+
+    case wait(gone, deadline(opts)) do
+      [] -> :ok
+      [process] -> flunk("expected #{inspect(process)} to be gone, it still runs")
+    end
+  end
+
+  @doc """
+  Kills a worker's OS process as anybody on the machine could, and returns when it is dead: for tests
+  of what happens then.
+
+      iex> Process.flag(:trap_exit, true)
+      iex> {:ok, worker} = Snakepit.Worker.start_link(cmd: ["sleep", "60"])
+      iex> Snakepit.Test.kill_os_process(worker)
+      iex> receive do {:EXIT, ^worker, reason} -> reason end
+      {:exit_signal, :sigkill}
+
+  """
+  @spec kill_os_process(Worker.worker()) :: :ok
+  def kill_os_process(worker) do
+    {:ok, process} = OSProcess.lookup(Worker.os_pid(worker))
+    :ok = Snakepit.ProcessKiller.kill_process(process, :sigkill)
+    assert_gone(process)
+  end
+
+  @doc """
+  For `setup do: Snakepit.Test.check_orphans()`: when the test is over, its own process included, nothing
+  may be left of what it started.
+  """
+  @spec check_orphans() :: :ok
+  def check_orphans do
+    before = MapSet.new(members(), & &1.identity)
+    ExUnit.Callbacks.on_exit(fn -> assert_none_but(before, []) end)
+  end
+
+  defp assert_none_but(before, opts) do
+    new = fn -> Enum.reject(members(), &(&1.identity in before)) end
+
+    case wait(new, deadline(opts)) do
+      [] ->
+        :ok
+
+      left ->
+        lines =
+          for process <- left do
+            "\n  #{process.os_pid} #{Enum.join(process.command, " ")} (worker #{process.worker_id || "unknown"})"
+          end
+
+        flunk("expected no OS process to be left, these are:#{lines}")
+    end
+  end
+
+  defp deadline(opts) do
+    timeout = Keyword.validate!(opts, timeout: @default_timeout)[:timeout]
+    System.monotonic_time(:millisecond) + timeout
+  end
+
+  # The process table does not notify.
+  defp wait(left, deadline) do
+    case left.() do
+      [] ->
+        []
+
+      left_over ->
+        if System.monotonic_time(:millisecond) > deadline do
+          left_over
+        else
+          receive do
+          after
+            @pause_ms -> wait(left, deadline)
+          end
+        end
+    end
+  end
+
+  # All but those that the guardian keeps ready: they have not become anything yet.
+  defp members do
+    {:ok, members} = Native.run_members(Snakepit.run_id())
+    guardian = Application.app_dir(:snakepit, "priv/native/snakepit_guardian")
+
+    for member <- members,
+        {:ok, %{arguments: command}} <- [Native.process_info(member.identity)],
+        not match?([^guardian | _], command),
+        do: Map.put(member, :command, command)
+  end
+
+  defp flunk(message), do: raise(ExUnit.AssertionError, message: message)
+end

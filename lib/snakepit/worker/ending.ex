@@ -1,0 +1,177 @@
+defmodule Snakepit.Worker.Ending do
+  @moduledoc false
+
+  # How a worker ends: its tree, its connections, its entry in the registry; and what is told of it.
+
+  require Logger
+
+  alias Snakepit.{Error, Guardian, Native, Telemetry}
+  alias Snakepit.Worker.{Launch, Output, Tail}
+
+  # What is in a connection whose other side is gone arrives at once.
+  @drain_ms 1_000
+  @kill_wait_ms 5_000
+
+  @doc """
+  Ends everything that a worker has: returns it without any of it, and whether all of it is gone.
+
+  `how` is `:graceful` or `:forced`; it makes no difference for a process that has ended by itself.
+  """
+  def run(worker, how, reason) do
+    begun = System.monotonic_time(:millisecond)
+    {answer, method} = end_tree(worker, how)
+    worker = note_exit(worker)
+    output = worker.output && Output.drain(worker.output, @drain_ms)
+    kept = with {_exit, tail} <- worker.exit, do: tail
+    tail = Output.tail(output, kept || "")
+    Output.close(output, describe(worker.exit, reason))
+    stop_monitor(worker.monitor)
+    forgotten = Launch.forget(worker.options.id, worker.child)
+    answer = if answer == :ok, do: forgotten, else: answer
+    tell(worker, reason, tail)
+    cleaned_up(worker, method, answer, begun)
+    {answer, %{worker | child: nil, output: nil, monitor: nil}}
+  end
+
+  @doc "The reason that a worker exits with when its process has ended by itself."
+  def reason(%{signal: signal}) when signal != nil, do: {:exit_signal, signal}
+  def reason(%{status: 0}), do: :normal
+  def reason(%{status: status}), do: {:exit_status, status}
+
+  @doc "Why a worker did not become ready, with the end of its output."
+  def not_ready(worker, why) do
+    {kept, why} =
+      case why do
+        {:exited, exit, tail} -> {tail, reason(exit)}
+        why -> {kept_by_guardian(worker), why}
+      end
+
+    {reason, detail} = explain(why, worker.options.ready_timeout)
+
+    %Error{
+      operation: :start,
+      reason: reason,
+      os_pid: worker.child.os_pid,
+      detail: detail,
+      output: Output.tail(worker.output, kept)
+    }
+  end
+
+  defp explain(:normal, _timeout), do: {:exit_status, "ended with status 0 before it was ready"}
+
+  defp explain({:exit_status, status}, _timeout),
+    do: {:exit_status, "ended with status #{status} before it was ready"}
+
+  defp explain({:exit_signal, signal}, _timeout),
+    do: {:exit_signal, "was ended by #{signal} before it was ready"}
+
+  defp explain(:timeout, timeout), do: {:not_ready, "not ready within #{timeout} ms"}
+  defp explain(:guardian_down, _timeout), do: {:guardian_down, nil}
+  defp explain({:parent, reason}, _), do: {:shutting_down, "told to stop: #{inspect(reason)}"}
+
+  defp explain({:crashed, :heartbeat_timeout}, _timeout),
+    do: {:not_ready, "gave no heartbeats before it was ready"}
+
+  defp explain({:crashed, reason}, _timeout),
+    do: {:not_ready, "the :ready function crashed: #{Exception.format_exit(reason)}"}
+
+  defp kept_by_guardian(worker) do
+    case Guardian.output_tail(worker.child) do
+      {:ok, tail} -> tail
+      {:error, _gone} -> ""
+    end
+  end
+
+  defp end_tree(%{tree_gone?: true}, _how), do: {:ok, :exited}
+
+  defp end_tree(worker, how) do
+    {signal, timeout} =
+      if how == :graceful,
+        do: {worker.options.stop_signal, worker.options.stop_timeout},
+        else: {:sigkill, 0}
+
+    case Guardian.stop(worker.child, signal: signal, timeout_ms: timeout) do
+      # It has swept up before it went, but for what the kernel takes to carry out SIGKILL.
+      {:error, %Error{reason: :guardian_down}} ->
+        Native.process_await([worker.child.identity], @kill_wait_ms)
+        {:ok, :guardian_down}
+
+      answer ->
+        {answer, how}
+    end
+  end
+
+  # Order: it is in the mailbox before the answer to `stop/2`.
+  defp note_exit(%{exit: nil, child: %{id: id}} = worker) do
+    receive do
+      {Guardian, ^id, {:exited, exit, tail}} -> %{worker | exit: {exit, tail}}
+    after
+      0 -> worker
+    end
+  end
+
+  defp note_exit(worker), do: worker
+
+  defp stop_monitor(nil), do: :ok
+
+  defp stop_monitor(pid) do
+    monitor = Process.monitor(pid)
+    Process.exit(pid, :shutdown)
+    receive(do: ({:DOWN, ^monitor, :process, ^pid, _reason} -> :ok))
+  end
+
+  defp tell(worker, reason, tail) do
+    exit = with {exit, _tail} <- worker.exit, do: exit
+    uptime = System.monotonic_time(:millisecond) - worker.started_at
+
+    Telemetry.execute(
+      [:snakepit, :process, :terminated],
+      %{count: 1, uptime_ms: uptime},
+      %{
+        worker_id: worker.options.id,
+        os_pid: worker.child.os_pid,
+        exit_code: exit && exit.status,
+        exit_signal: exit && exit.signal,
+        reason: reason,
+        output_tail: tail
+      }
+    )
+
+    message = fn ->
+      what = describe(worker.exit, reason)
+      said = if tail == "", do: "", else: "; its last output:\n" <> Tail.text(tail)
+
+      "Snakepit worker #{worker.options.id} (OS process #{worker.child.os_pid}) " <>
+        "#{what} after #{uptime} ms#{said}"
+    end
+
+    if orderly?(reason), do: Logger.debug(message), else: Logger.error(message)
+  end
+
+  @doc "Whether a worker that exits with this reason was meant to."
+  def orderly?(reason) when reason in [:normal, :shutdown], do: true
+  def orderly?({:shutdown, _}), do: true
+  def orderly?(_reason), do: false
+
+  defp describe(_exit, :heartbeat_timeout), do: "gave no heartbeats and was ended"
+  defp describe(_exit, :guardian_down), do: "was lost with the guardian"
+
+  defp describe({%{signal: signal}, _tail}, _reason) when signal != nil,
+    do: "was ended by #{signal}"
+
+  defp describe({%{status: status}, _tail}, _reason), do: "ended with status #{status}"
+  defp describe(nil, {:shutdown, %Error{detail: detail}}), do: "ended: #{detail}"
+  defp describe(nil, reason), do: "ended: #{inspect(reason)}"
+
+  defp cleaned_up(worker, method, answer, begun) do
+    with {:error, error} <- answer do
+      Logger.error("Snakepit worker #{worker.options.id}: #{Exception.message(error)}")
+    end
+
+    Telemetry.execute(
+      [:snakepit, :process, :cleanup_completed],
+      %{count: 1, cleanup_duration_ms: System.monotonic_time(:millisecond) - begun},
+      %{worker_id: worker.options.id, cleanup_method: method, success: answer == :ok}
+    )
+  end
+end

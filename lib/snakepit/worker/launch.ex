@@ -1,0 +1,198 @@
+defmodule Snakepit.Worker.Launch do
+  @moduledoc false
+
+  # The way from a worker id to a process that runs: reserve, spawn, record, release. Whoever calls
+  # `run/1` owns the process. If a step fails, everything before it is undone, and nothing is left.
+  #
+  # Workers, `Snakepit.cmd/3` and `Snakepit.stream!/2` all start their processes here.
+
+  alias Snakepit.{Command, Error, Guardian, Native, RunState}
+  alias Snakepit.Pool.ProcessRegistry
+
+  # How long a start waits for a guardian that is being started again, and for the process of the
+  # last worker of the same id to be gone. Without it the supervisor of a worker would use up its
+  # restarts in the milliseconds that both take.
+  @patience_ms 10_000
+  @pause_ms 10
+  # What the kernel may take to carry out SIGKILL.
+  @kill_wait_ms 5_000
+
+  @typedoc """
+  `stdio` is a kind of connection and the options of its socket, or `nil` to leave the command's as it
+  is.
+  """
+  @type plan :: %{
+          id: String.t(),
+          command: Command.t(),
+          stdio: {:pipe | :stream, [:gen_tcp.connect_option()]} | nil,
+          lifeline: boolean()
+        }
+
+  @type t :: %__MODULE__{
+          child: Guardian.child(),
+          stdio: :gen_tcp.socket() | nil,
+          lifeline: :gen_tcp.socket() | nil
+        }
+
+  @enforce_keys [:child]
+  defstruct [:child, :stdio, :lifeline]
+
+  @doc "An id that no other worker of this BEAM has."
+  def unique_id(prefix), do: "#{prefix}-#{System.unique_integer([:positive])}"
+
+  @doc "Starts what is planned. When this returns it is recorded and has executed its program."
+  @spec run(plan()) :: {:ok, t()} | {:error, Error.t()}
+  def run(plan), do: run(plan, System.monotonic_time(:millisecond) + @patience_ms)
+
+  defp run(plan, deadline) do
+    with {:error, error} <- attempt(plan) do
+      # Order: whether it can pass is asked only of what failed, so a start that works costs nothing.
+      cond do
+        RunState.current() == :shutting_down -> {:error, %{error | reason: :shutting_down}}
+        not passes?(error, plan.id) -> {:error, error}
+        System.monotonic_time(:millisecond) > deadline -> {:error, error}
+        true -> pause_and_run(plan, deadline)
+      end
+    end
+  end
+
+  defp pause_and_run(plan, deadline) do
+    # Nothing tells when a name is registered again.
+    receive do
+    after
+      @pause_ms -> run(plan, deadline)
+    end
+  end
+
+  # Both are on their way back.
+  defp passes?(%Error{reason: reason}, _id) when reason in [:guardian_down, :registry_down],
+    do: true
+
+  # The registry was started anew in between.
+  defp passes?(%Error{reason: :not_reserved}, _id), do: true
+
+  # Its owner was killed, and its process is being ended.
+  defp passes?(%Error{reason: :already_registered}, id) do
+    case ProcessRegistry.get_worker_info(id) do
+      {:ok, %{owner: owner}} -> not Process.alive?(owner)
+      {:error, _gone} -> true
+    end
+  rescue
+    ArgumentError -> true
+  end
+
+  defp passes?(_error, _id), do: false
+
+  defp attempt(plan) do
+    with :ok <- reserve(plan.id) do
+      case connect(plan) do
+        {:ok, command, sockets} -> start(plan.id, command, sockets)
+        {:error, error} -> undo(plan.id, nil, [], error)
+      end
+    end
+  end
+
+  defp reserve(id) do
+    ProcessRegistry.reserve_worker(id)
+  rescue
+    # Its table goes with it; a bad id was refused before.
+    ArgumentError -> {:error, %Error{operation: :start, reason: :registry_down}}
+  end
+
+  # Order: a connection shows its token before the guardian is asked for it.
+  defp connect(%{command: command, stdio: nil, lifeline: false}), do: {:ok, command, []}
+
+  defp connect(%{command: command, stdio: stdio, lifeline: lifeline?}) do
+    with {:ok, command, sockets} <- connect_stdio(command, stdio) do
+      connect_lifeline(command, sockets, lifeline?)
+    end
+  end
+
+  defp connect_stdio(command, nil), do: {:ok, command, []}
+
+  defp connect_stdio(command, {kind, options}) do
+    with {:ok, socket, token} <- Guardian.connect(options) do
+      {:ok, %{command | stdio: {kind, token}}, [stdio: socket]}
+    end
+  end
+
+  defp connect_lifeline(command, sockets, false), do: {:ok, command, sockets}
+
+  defp connect_lifeline(command, sockets, true) do
+    case Guardian.connect(packet: :line) do
+      {:ok, socket, token} ->
+        {:ok, %{command | lifeline: token}, [{:lifeline, socket} | sockets]}
+
+      {:error, error} ->
+        close(sockets)
+        {:error, error}
+    end
+  end
+
+  defp start(id, command, sockets) do
+    case Guardian.spawn(command, worker_id: id) do
+      {:ok, child} ->
+        fingerprint = [identity: child.identity, command: command.cmd]
+
+        with :ok <- activate(id, child, fingerprint),
+             :ok <- Guardian.release(child) do
+          {:ok, struct!(__MODULE__, [child: child] ++ sockets)}
+        else
+          {:error, error} -> undo(id, child, sockets, describe(error, command))
+        end
+
+      {:error, error} ->
+        undo(id, nil, sockets, error)
+    end
+  end
+
+  defp activate(id, child, fingerprint) do
+    ProcessRegistry.activate_worker(id, self(), child.os_pid, fingerprint)
+  rescue
+    ArgumentError -> {:error, %Error{operation: :start, reason: :registry_down}}
+  end
+
+  defp describe(%Error{step: :execve, reason: reason} = error, %{cmd: [program | _]}),
+    do: %{error | detail: "cannot execute #{inspect(program)}: #{reason}"}
+
+  defp describe(error, _command), do: error
+
+  defp undo(id, child, sockets, error) do
+    close(sockets)
+    if child, do: kill(child)
+    forget(id, child)
+    {:error, error}
+  end
+
+  @doc "Ends a tree at once. Its messages are taken out of the mailbox."
+  @spec kill(Guardian.child()) :: :ok | {:error, Error.t()}
+  def kill(child) do
+    answer = Guardian.stop(child, signal: :sigkill, timeout_ms: 0)
+    flush(child.id)
+    answer
+  end
+
+  @doc "Takes the entry of an ended process out of the registry."
+  @spec forget(String.t(), Guardian.child() | nil) :: :ok | {:error, Error.t()}
+  def forget(id, child) do
+    case ProcessRegistry.unregister_worker(id) do
+      {:error, %Error{reason: :alive}} when child != nil ->
+        # A program that could not be executed is told of before it is gone.
+        Native.process_await([child.identity], @kill_wait_ms)
+        ProcessRegistry.unregister_worker(id)
+
+      answer ->
+        answer
+    end
+  end
+
+  defp flush(child_id) do
+    receive do
+      {Guardian, ^child_id, _event} -> flush(child_id)
+    after
+      0 -> :ok
+    end
+  end
+
+  defp close(sockets), do: for({_role, socket} <- sockets, do: :gen_tcp.close(socket))
+end

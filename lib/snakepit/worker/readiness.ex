@@ -1,0 +1,128 @@
+defmodule Snakepit.Worker.Readiness do
+  @moduledoc false
+
+  # Waits until a process that runs is of use: a line of its output, a port that accepts, its first
+  # pong, or whatever a function says.
+  #
+  # The worker waits in here, in a `receive`, and not in its loop: until it is ready there is nothing
+  # else for it to do but to notice that its process has ended, or that its supervisor wants it gone.
+
+  alias Snakepit.{Guardian, HeartbeatMonitor}
+  alias Snakepit.Worker.Output
+
+  # How often to knock at a door that is not open yet: nobody tells.
+  @probe_interval_ms 20
+  # Output without lines that is searched for a pattern.
+  @window_bytes 65_536
+
+  @doc """
+  `:ok` with the worker's output as it is then, or what came first: `{:exited, exit, tail}`,
+  `:guardian_down`, `:timeout`, `{:crashed, reason}` for a function that did, or `{:parent, reason}`.
+  """
+  def await(%{options: %{ready: nil}} = worker, _parent), do: {:ok, worker.output}
+
+  def await(worker, parent) do
+    deadline = System.monotonic_time(:millisecond) + worker.options.ready_timeout
+    probe = start_probe(worker.options.ready, worker)
+    answer = loop(%{worker: worker, parent: parent, probe: probe, deadline: deadline, seen: ""})
+    end_probe(probe)
+    answer
+  end
+
+  defp loop(%{worker: worker, parent: parent, probe: probe} = wait) do
+    child_id = worker.child.id
+    monitor = worker.monitor
+    owner = worker.options.owner
+    socket = worker.output && worker.output.socket
+    left = max(wait.deadline - System.monotonic_time(:millisecond), 0)
+
+    receive do
+      {:tcp, ^socket, data} -> heard(wait, data)
+      # It closed its output, and may be ready all the same.
+      {:tcp_closed, ^socket} -> wait |> closed() |> loop()
+      {HeartbeatMonitor, ^monitor, :first_pong} -> {:ok, worker.output}
+      {:EXIT, ^probe, {:shutdown, :ready}} -> {:ok, worker.output}
+      {:EXIT, ^probe, reason} -> failed(wait, {:crashed, reason})
+      {:EXIT, ^monitor, reason} -> failed(wait, {:crashed, reason})
+      {:EXIT, ^parent, reason} -> failed(wait, {:parent, reason})
+      {:EXIT, ^owner, reason} -> failed(wait, {:parent, reason})
+      {Guardian, ^child_id, {:exited, exit, tail}} -> failed(wait, {:exited, exit, tail})
+      {Guardian, ^child_id, :guardian_down} -> failed(wait, :guardian_down)
+    after
+      left -> failed(wait, :timeout)
+    end
+  end
+
+  defp failed(wait, reason), do: {:error, reason, wait.worker.output}
+
+  defp heard(wait, data) do
+    {packets, output} = Output.take(wait.worker.output, data)
+    decide(put_in(wait.worker.output, output), packets)
+  end
+
+  defp closed(wait), do: update_in(wait.worker.output, &Output.closed/1)
+
+  defp decide(%{worker: %{options: %{ready: {:output, pattern}}} = worker} = wait, packets) do
+    packets = if raw?(worker.options), do: [wait.seen <> Enum.join(packets)], else: packets
+
+    if Enum.any?(packets, &(&1 =~ pattern)),
+      do: {:ok, worker.output},
+      else: loop(%{wait | seen: last(Enum.join(packets))})
+  end
+
+  defp decide(wait, _packets), do: loop(wait)
+
+  # What is not cut into packets may come in any pieces.
+  defp raw?(options), do: options.stdio == :pipe and options.packet in [nil, :raw]
+
+  defp last(text) when byte_size(text) <= @window_bytes, do: text
+  defp last(text), do: binary_part(text, byte_size(text) - @window_bytes, @window_bytes)
+
+  # A process of its own knocks, so that a function that hangs does not keep the worker from its
+  # deadline. Linked: it ends with the worker.
+  defp start_probe({:tcp, port}, _worker), do: probe(fn -> connects?({127, 0, 0, 1}, port) end)
+  defp start_probe({:unix, path}, _worker), do: probe(fn -> connects?({:local, path}, 0) end)
+  defp start_probe(fun, _worker) when is_function(fun, 0), do: probe(fn -> ready?(fun.()) end)
+
+  defp start_probe(fun, worker) when is_function(fun, 1) do
+    info = %{id: worker.options.id, os_pid: worker.child.os_pid}
+    probe(fn -> ready?(fun.(info)) end)
+  end
+
+  defp start_probe(_output_or_heartbeat, _worker), do: nil
+
+  defp probe(fun), do: spawn_link(fn -> knock(fun) end)
+
+  defp knock(fun) do
+    if fun.() do
+      exit({:shutdown, :ready})
+    else
+      receive do
+      after
+        @probe_interval_ms -> knock(fun)
+      end
+    end
+  end
+
+  defp ready?(answer), do: answer in [true, :ok] or match?({:ok, _}, answer)
+
+  defp connects?(address, port) do
+    case :gen_tcp.connect(address, port, [], 1_000) do
+      {:ok, socket} -> :gen_tcp.close(socket) == :ok
+      {:error, _not_yet} -> false
+    end
+  end
+
+  defp end_probe(nil), do: :ok
+
+  defp end_probe(probe) do
+    Process.unlink(probe)
+    Process.exit(probe, :kill)
+
+    receive do
+      {:EXIT, ^probe, _reason} -> :ok
+    after
+      0 -> :ok
+    end
+  end
+end

@@ -1,0 +1,64 @@
+defmodule Snakepit.ExamplesTest do
+  # Each example as a user would run it, in a BEAM of its own.
+  use Snakepit.Test.WorkerCase, async: false
+
+  alias Snakepit.Test.Beam
+
+  @examples Path.expand("../examples", __DIR__)
+  @moduletag timeout: 180_000
+
+  defp run(name, env \\ []) do
+    directory = Beam.temporary_directory()
+    path = Path.join(@examples, name)
+
+    code = """
+    Application.put_env(:snakepit, :data_dir, #{inspect(directory)})
+    {:ok, _} = Application.ensure_all_started(:snakepit)
+    Code.eval_file(#{inspect(path)})
+    Snakepit.Test.assert_no_orphans(timeout: 0)
+    """
+
+    ebin = Application.app_dir(:snakepit, "ebin")
+    options = [stderr_to_stdout: true, env: env]
+    {output, status} = System.cmd("elixir", ["-pa", ebin, "-e", code], options)
+    assert status == 0, output
+    output
+  end
+
+  test "a pool of Python workers that compute" do
+    output = run("python_worker.exs")
+    assert output =~ "2024 = 2 * 2 * 2 * 11 * 23\n"
+    assert output =~ "2027 = 2027\n"
+    assert output =~ "2031 = 3 * 677\n"
+  end
+
+  test "a worker in Node" do
+    output = run("node_worker.exs")
+
+    if System.find_executable("node") do
+      assert output =~ ~s({"sorted":["apple","fig","pear"]}\n)
+      assert output =~ "health: healthy\n"
+    else
+      assert output =~ "skipped: node"
+    end
+  end
+
+  test "a plain shell program" do
+    output = run("shell_program.exs")
+    assert output =~ ~r/^ready, and so is my child \d+$/m
+    assert output =~ "tick 3\n"
+    assert output =~ "3\n2\n1\n"
+    assert output =~ "left behind: 0\n"
+  end
+
+  test "a gRPC server with a health check" do
+    python = System.get_env("SNAKEPIT_EXAMPLE_PYTHON", "python3")
+    output = run("grpc_server.exs", [{"SNAKEPIT_EXAMPLE_PYTHON", python}])
+
+    if match?({_, 0}, System.cmd(python, ["-c", "import grpc"], stderr_to_stdout: true)) do
+      assert output =~ "health: healthy\nstopped\n"
+    else
+      assert output =~ "skipped: grpcio"
+    end
+  end
+end

@@ -1,0 +1,195 @@
+defmodule Snakepit.CmdTest do
+  use Snakepit.Test.WorkerCase, async: false
+
+  alias Snakepit.Test.{Beam, Family}
+
+  doctest Snakepit, only: [cmd: 3, stream!: 2]
+
+  describe "cmd/3" do
+    test "gives output and status" do
+      assert Snakepit.cmd("echo", ["a", "b c"]) == {"a b c\n", 0}
+      assert Snakepit.cmd("sh", ["-c", "echo out; exit 3"]) == {"out\n", 3}
+      assert Snakepit.cmd("sh", ["-c", "kill -KILL $$"]) == {"", 137}
+      assert Snakepit.cmd("sh", ["-c", "kill -TERM $$"]) == {"", 143}
+      assert Snakepit.cmd("pwd", [], cd: "/") == {"/\n", 0}
+      assert Snakepit.cmd("sh", ["-c", "echo $X"], env: [{"X", "y"}]) == {"y\n", 0}
+      assert Snakepit.cmd("cat", []) == {"", 0}
+    end
+
+    test "errors are part of the output only if asked for" do
+      script = "echo out; echo err >&2"
+      assert Snakepit.cmd("sh", ["-c", script]) == {"out\n", 0}
+      assert Snakepit.cmd("sh", ["-c", script], stderr_to_stdout: true) == {"out\nerr\n", 0}
+      assert Snakepit.cmd("sh", ["-c", "cat >&2"], stderr_to_stdout: true, input: "x") == {"x", 0}
+    end
+
+    test "collects into anything" do
+      assert Snakepit.cmd("printf", ["ab"], into: []) == {["ab"], 0}
+    end
+
+    test "large input and output do not wait for each other" do
+      data = :binary.copy("0123456789abcdef", 500_000)
+      assert {^data, 0} = Snakepit.cmd("cat", [], input: data)
+      # One that ends before it has read everything.
+      assert {"0123", 0} = Snakepit.cmd("head", ["-c", "4"], input: data)
+    end
+
+    test "what it leaves running is ended, and does not keep it waiting" do
+      token = Family.token()
+      script = "sleep #{token} & (env -i setsid sleep #{token} &); echo done"
+      assert Snakepit.cmd("sh", ["-c", script]) == {"done\n", 0}
+      assert Family.members(token) == []
+    end
+
+    test "a timeout kills the tree and gives what there was" do
+      token = Family.token()
+
+      assert {:error, %Error{operation: :cmd, reason: :timeout, output: "so far\n"}} =
+               Snakepit.cmd("sh", ["-c", "echo so far; sleep #{token}"], timeout: 200)
+
+      assert Family.members(token) == []
+      # Also of one that has closed its output.
+      assert {:error, %Error{reason: :timeout}} =
+               Snakepit.cmd("sh", ["-c", "exec >&-; sleep #{token}"], timeout: 200)
+
+      assert Family.members(token) == []
+    end
+
+    test "too much output ends it" do
+      assert {:error, %Error{reason: :max_output} = error} =
+               Snakepit.cmd("yes", [], max_output: 100_000)
+
+      assert byte_size(error.output) <= 100_000
+      assert {output, 0} = Snakepit.cmd("seq", ["10"], max_output: 21)
+      assert byte_size(output) == 21
+    end
+
+    test "what cannot be executed is an error, what cannot be meant raises" do
+      assert {:error, %Error{reason: :enoent, step: :execve}} =
+               Snakepit.cmd("no-such-program-anywhere", [])
+
+      for {args, opts} <- [
+            {["a\0b"], []},
+            {[1], []},
+            {"string", []},
+            {[], [timeout: -1]},
+            {[], [max_output: "1"]},
+            {[], [stdio: :tail]},
+            {[], [tiemout: 1]},
+            {[], [input: :x]}
+          ] do
+        assert_raise ArgumentError, fn -> Snakepit.cmd("true", args, opts) end
+      end
+    end
+
+    test "a collector that raises leaves nothing" do
+      token = Family.token()
+      device = %File.Stream{path: "/no/such/file", modes: [], line_or_bytes: :line, raw: true}
+
+      assert_raise File.Error, fn ->
+        Snakepit.cmd("sh", ["-c", "echo x; sleep #{token}"], into: device)
+      end
+
+      assert Family.members(token) == []
+    end
+
+    test "nothing is left when the caller is killed, and no message when it goes on" do
+      token = Family.token()
+      caller = spawn(fn -> Snakepit.cmd("sh", ["-c", Family.script(token)]) end)
+      eventually(fn -> length(Family.members(token)) == 4 end)
+      Process.exit(caller, :kill)
+      eventually(fn -> Family.members(token) == [] end)
+      eventually(fn -> ProcessRegistry.list_all_workers() == [] end)
+
+      Snakepit.cmd("true", [])
+      Snakepit.cmd("no-such-program-anywhere", [])
+      Snakepit.cmd("sleep", [token], timeout: 50)
+      Snakepit.stream!(["yes"]) |> Enum.take(1)
+      assert Process.info(self(), :messages) == {:messages, []}
+    end
+
+    test "nothing is left when the BEAM is killed" do
+      beam = Beam.start()
+      token = Family.token()
+      Beam.tell(beam, "Snakepit.cmd(\"sh\", [\"-c\", #{inspect(Family.script(token))}])")
+      eventually(fn -> length(Family.members(token)) == 4 end)
+      Beam.kill(beam)
+      eventually(fn -> Family.members(token) == [] end)
+    end
+  end
+
+  describe "stream!/2" do
+    test "gives the output as it comes, in packets or lines" do
+      assert Snakepit.stream!(["seq", "3"], packet: :line) |> Enum.to_list() == [
+               "1\n",
+               "2\n",
+               "3\n"
+             ]
+
+      assert Snakepit.stream!(["cat"], input: "x") |> Enum.join() == "x"
+      stream = Snakepit.stream!(["printf", "a\\nb"], packet: :line)
+      assert Enum.to_list(stream) == ["a\n", "b"]
+      assert Snakepit.stream!(["seq", "100000"]) |> Enum.join() |> byte_size() == 588_895
+    end
+
+    test "starts when it is run, each time anew" do
+      path = temporary_path("runs")
+      stream = Snakepit.stream!(["sh", "-c", "echo x >> #{path}; cat #{path}"])
+      refute File.exists?(path)
+      assert Enum.join(stream) == "x\n"
+      assert Enum.join(stream) == "x\nx\n"
+    end
+
+    test "abandoned, it ends the process" do
+      token = Family.token()
+      stream = Snakepit.stream!(["sh", "-c", "sleep #{token} & yes"])
+      assert [_packet] = Enum.take(stream, 1)
+      assert Family.members(token) == []
+
+      assert_raise RuntimeError, fn -> Enum.each(stream, fn _ -> raise "enough" end) end
+      assert Family.members(token) == []
+      assert ProcessRegistry.list_all_workers() == []
+    end
+
+    test "what is not read makes the process wait" do
+      path = temporary_path("written")
+      script = "for i in $(seq 200); do head -c 10000 /dev/zero; echo $i > #{path}; done"
+
+      Snakepit.stream!(["sh", "-c", script])
+      |> Enum.reduce_while(nil, fn _packet, nil ->
+        # The buffers fill, and then nothing moves: the same number, a second apart.
+        stuck =
+          eventually(fn ->
+            before = File.read(path)
+            receive(do: (:never -> :ok), after: (300 -> :ok))
+            if before == File.read(path), do: before
+          end)
+
+        assert {:ok, number} = stuck
+        assert number |> String.trim() |> String.to_integer() < 150
+        {:halt, nil}
+      end)
+    end
+
+    test "raises for what cannot be started and for failure" do
+      assert_raise Error, ~r/no-such-program/, fn ->
+        Snakepit.stream!(["no-such-program-anywhere"]) |> Enum.to_list()
+      end
+
+      assert_raise Error, ~r/status 3/, fn ->
+        Snakepit.stream!(["sh", "-c", "exit 3"]) |> Enum.to_list()
+      end
+
+      assert_raise ArgumentError, fn -> Snakepit.stream!("yes") end
+      assert_raise ArgumentError, fn -> Snakepit.stream!(["yes"], packet: 4) end
+    end
+
+    test "nothing is left when its process is killed" do
+      token = Family.token()
+      reader = spawn(fn -> Snakepit.stream!(["sleep", token]) |> Stream.run() end)
+      eventually(fn -> length(Family.members(token)) == 1 end)
+      Process.exit(reader, :kill)
+      eventually(fn -> Family.members(token) == [] end)
+    end
+  end
+end

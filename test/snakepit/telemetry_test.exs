@@ -1,0 +1,173 @@
+defmodule Snakepit.TelemetryTest do
+  # In a second BEAM, because one that has `:telemetry` cannot be without it any more.
+  use Snakepit.Test.WorkerCase, async: false
+
+  alias Snakepit.Test.Beam
+
+  @telemetry Path.expand("../fixtures/telemetry.exs", __DIR__)
+  @python System.find_executable("python3")
+
+  defp beam do
+    beam = Beam.start([], libraries: [@telemetry])
+    Beam.run(beam, "Process.flag(:trap_exit, true)")
+    beam
+  end
+
+  # A worker from its start to its end, and the events of it.
+  defp life(beam, opts, ending) do
+    code = """
+    {:ok, worker} = Snakepit.Worker.start_link(#{inspect(opts)})
+    os_pid = Snakepit.Worker.os_pid(worker)
+    monitor = Process.monitor(worker)
+    #{ending}
+    receive do {:DOWN, ^monitor, _, _, _} -> :ok end
+    events = for {event, numbers, metadata} <- :telemetry.events(), metadata[:worker_id] == #{inspect(opts[:id])}, do: {event, numbers, Map.delete(metadata, :worker_pid)}
+    {os_pid, events}
+    """
+
+    Beam.run(beam, code)
+  end
+
+  test "a process that starts and is stopped" do
+    beam = beam()
+
+    {os_pid, events} =
+      life(
+        beam,
+        [id: "a", cmd: sh("echo hi; sleep 600"), ready: {:output, "hi"}],
+        "Snakepit.Worker.stop(worker)"
+      )
+
+    beam_pid = beam.os_pid
+
+    assert [
+             {[:snakepit, :process, :started], %{count: 1, startup_duration_ms: startup},
+              %{worker_id: "a", os_pid: ^os_pid, beam_pid: ^beam_pid}},
+             {[:snakepit, :process, :terminated], %{count: 1, uptime_ms: uptime},
+              %{
+                worker_id: "a",
+                exit_code: nil,
+                exit_signal: :sigterm,
+                reason: :normal,
+                output_tail: "hi\n"
+              }},
+             {[:snakepit, :process, :cleanup_completed],
+              %{count: 1, cleanup_duration_ms: cleanup},
+              %{worker_id: "a", cleanup_method: :graceful, success: true}}
+           ] = events
+
+    assert startup <= uptime
+    assert cleanup <= uptime
+  end
+
+  test "a process that ends by itself, or with a crash of its worker" do
+    beam = beam()
+    {_os_pid, events} = life(beam, [id: "b", cmd: sh("sleep 0.1; echo why >&2; exit 3")], "")
+
+    assert [
+             _started,
+             {[:snakepit, :process, :terminated], _,
+              %{exit_code: 3, exit_signal: nil, reason: {:exit_status, 3}, output_tail: "why\n"}},
+             {[:snakepit, :process, :cleanup_completed], _,
+              %{cleanup_method: :exited, success: true}}
+           ] = events
+
+    {_os_pid, events} =
+      life(beam, [id: "c", cmd: ["sleep", "600"]], "Process.exit(worker, :crash)")
+
+    assert [
+             _started,
+             {_, _, %{exit_code: nil, exit_signal: :sigkill, reason: :crash}},
+             {_, _, %{cleanup_method: :forced, success: true}}
+           ] = events
+  end
+
+  test "one that never gets ready was never started" do
+    beam = beam()
+
+    events =
+      Beam.run(beam, """
+      {:error, _} = Snakepit.Worker.start_link(id: "d", cmd: ["sleep", "600"], ready: fn -> false end, ready_timeout: 50)
+      for {event, _, %{worker_id: "d"}} <- :telemetry.events(), do: event
+      """)
+
+    assert events == [
+             [:snakepit, :process, :terminated],
+             [:snakepit, :process, :cleanup_completed]
+           ]
+  end
+
+  test "heartbeats: pings, pongs and misses" do
+    beam = beam()
+    heartbeat = [ping_interval: 50, timeout_threshold: 300, max_missed_heartbeats: 2]
+
+    opts = [
+      id: "e",
+      cmd: [@python, fixture("lifeline.py"), "stuck", "2"],
+      heartbeat: heartbeat,
+      ready: :heartbeat
+    ]
+
+    {_os_pid, events} = life(beam, opts, "")
+
+    of = fn name ->
+      for {[:snakepit, :heartbeat, ^name], numbers, metadata} <- events, do: {numbers, metadata}
+    end
+
+    assert length(of.(:ping_sent)) == 4
+
+    assert Enum.all?(
+             of.(:ping_sent),
+             &match?(
+               {%{count: 1, timestamp: ms}, %{worker_id: "e"}} when ms > 1_700_000_000_000,
+               &1
+             )
+           )
+
+    assert [{%{count: 1, latency_ms: _}, %{worker_id: "e"}}, _] = of.(:pong_received)
+
+    assert [
+             {%{count: 1, missed_count: 1}, %{worker_id: "e", timeout_threshold_ms: 300}},
+             {%{missed_count: 2}, _}
+           ] = of.(:timeout)
+
+    assert {[:snakepit, :process, :terminated], _, %{reason: :heartbeat_timeout}} =
+             Enum.find(events, &match?({[_, _, :terminated], _, _}, &1))
+  end
+
+  test "the default handlers write to the log" do
+    beam = beam()
+    assert Beam.run(beam, "Snakepit.ProcessTelemetry.attach_default_handlers()") == :ok
+
+    assert Beam.run(beam, "Snakepit.ProcessTelemetry.attach_default_handlers()") ==
+             {:error, :already_exists}
+
+    path = temporary_path("log")
+
+    Beam.run(beam, """
+    :ok = :logger.add_handler(:file, :logger_std_h, %{config: %{file: #{inspect(String.to_charlist(path))}}})
+    {:ok, worker} = Snakepit.Worker.start_link(id: "f", cmd: ["sleep", "600"])
+    :ok = Snakepit.Worker.stop(worker)
+    :telemetry.execute([:snakepit, :heartbeat, :timeout], %{count: 1, missed_count: 2}, %{worker_id: "f", timeout_threshold_ms: 7})
+    :ok = :logger_std_h.filesync(:file)
+    """)
+
+    log = File.read!(path)
+    assert log =~ "worker f is ready"
+    assert log =~ "worker f ended"
+    assert log =~ "no sign of life for 7 ms, 2 in a row"
+    assert Beam.run(beam, "Snakepit.ProcessTelemetry.detach_default_handlers()") == :ok
+  end
+
+  test "without :telemetry nothing is attached and nothing else changes" do
+    beam = Beam.start()
+
+    assert Beam.run(beam, "Snakepit.ProcessTelemetry.attach_default_handlers()") ==
+             {:error, :no_telemetry}
+
+    assert Beam.run(
+             beam,
+             "{:ok, w} = Snakepit.Worker.start_link(cmd: [\"sleep\", \"600\"]); Snakepit.Worker.stop(w)"
+           ) == :ok
+  end
+end

@@ -1,0 +1,155 @@
+defmodule Snakepit.Worker.OutputTest do
+  use Snakepit.Test.WorkerCase, async: false
+
+  import ExUnit.CaptureLog
+
+  test "lines go to a process, a function, or the log; both streams in order" do
+    script = "echo one; echo two >&2; printf three"
+    {:ok, worker} = Worker.start_link(id: "sender", cmd: sh(script), output: {:send, self()})
+    assert await_down(worker) == :normal
+
+    for line <- ["one\n", "two\n", "three"] do
+      assert_received {Worker, "sender", {:output, ^line}}
+    end
+
+    test = self()
+    {:ok, worker} = Worker.start_link(cmd: sh(script), output: &send(test, {:heard, &1}))
+    assert await_down(worker) == :normal
+    assert_received {:heard, "one\n"}
+
+    log =
+      capture_log(fn ->
+        {:ok, worker} = Worker.start_link(id: "logger", cmd: sh(script), output: :logger)
+        assert await_down(worker) == :normal
+      end)
+
+    assert log =~ "logger: one"
+    assert log =~ "logger: three"
+  end
+
+  test "what was written last is delivered, also if it was killed right after" do
+    for _ <- 1..20 do
+      script = "seq 1000; kill -KILL $$"
+      {:ok, worker} = Worker.start_link(id: "last", cmd: sh(script), output: {:send, self()})
+      assert await_down(worker) == {:exit_signal, :sigkill}
+      assert_received {Worker, "last", {:output, "1000\n"}}
+      flush()
+    end
+  end
+
+  test "a function that does not keep up makes the process wait" do
+    path = temporary_path("written")
+    test = self()
+    script = "for i in $(seq 1000); do head -c 10000 /dev/zero; echo; echo $i > #{path}; done"
+
+    slow = fn _line ->
+      send(test, :called)
+      receive(do: (:go_on -> :ok))
+    end
+
+    {:ok, worker} = Worker.start_link(cmd: sh(script), output: slow)
+    assert_receive :called, 5_000
+
+    stuck =
+      eventually(fn ->
+        before = File.read(path)
+        receive(do: (:never -> :ok), after: (300 -> :ok))
+        if before == File.read(path), do: before
+      end)
+
+    assert {:ok, number} = stuck
+    assert number |> String.trim() |> String.to_integer() < 500
+    Process.exit(worker, :kill)
+  end
+
+  test "the tail is bounded, and of bytes that are no text" do
+    {:ok, worker} = Worker.start_link(cmd: sh("seq 100000; sleep 600"), output: fn _ -> :ok end)
+
+    eventually(fn ->
+      match?({:ok, <<_::binary-size(65_529), "100000\n">>}, Worker.output_tail(worker))
+    end)
+
+    log =
+      capture_log(fn ->
+        {:ok, worker} = Worker.start_link(cmd: sh("printf 'bad \\377\\376 bytes'; exit 1"))
+        assert await_down(worker) == {:exit_status, 1}
+      end)
+
+    assert log =~ "bad \uFFFD bytes"
+  end
+
+  test "the tail without output option is the guardian's" do
+    {:ok, worker} = Worker.start_link(cmd: sh("echo kept; sleep 600"))
+    eventually(fn -> Worker.output_tail(worker) == {:ok, "kept\n"} end)
+  end
+
+  test "a pipe carries packets both ways" do
+    for {packet, question, answer} <- [
+          {:line, "a b\n", "a b\n"},
+          {4, "any\0bytes\n", "any\0bytes\n"},
+          {:raw, "raw", "raw"}
+        ] do
+      {:ok, worker} = Worker.start_link(cmd: ["cat"], stdio: :pipe, packet: packet)
+      assert Worker.request(worker, question) == {:ok, answer}
+      assert Worker.close_input(worker) == :ok
+      assert await_down(worker) == :normal
+    end
+  end
+
+  test "requests of many are answered each with its own" do
+    {:ok, worker} = Worker.start_link(cmd: ["cat"], stdio: :pipe, packet: :line)
+
+    1..200
+    |> Task.async_stream(fn n -> {"#{n}\n", Worker.request(worker, "#{n}\n")} end,
+      max_concurrency: 50
+    )
+    |> Enum.each(fn {:ok, {question, answer}} -> assert answer == {:ok, question} end)
+  end
+
+  test "a late answer goes to nobody, and the next request gets its own" do
+    script = "read a; sleep 0.3; echo $a; exec cat"
+    {:ok, worker} = Worker.start_link(cmd: sh(script), stdio: :pipe, packet: :line)
+    assert {:error, %Error{reason: :timeout}} = Worker.request(worker, "late\n", 50)
+    assert Worker.request(worker, "own\n") == {:ok, "own\n"}
+  end
+
+  test "much in both directions at once: nobody waits for the other" do
+    {:ok, worker} =
+      Worker.start_link(cmd: ["cat"], stdio: :pipe, output: {:send, self()}, id: "cat")
+
+    data = :binary.copy("0123456789", 300_000)
+    assert Worker.write(worker, data) == :ok
+    assert Worker.close_input(worker) == :ok
+    assert await_down(worker) == :normal
+    assert received("cat", "") == data
+  end
+
+  test "a request to a worker that ends, has ended, or has no pipe is an error" do
+    {:ok, worker} = Worker.start_link(cmd: sh("read a; exit 5"), stdio: :pipe, packet: :line)
+    assert {:error, %Error{reason: :worker_down} = error} = Worker.request(worker, "x\n")
+    assert Exception.message(error) =~ "status 5"
+    assert await_down(worker) in [{:exit_status, 5}, :noproc]
+    assert {:error, %Error{reason: :worker_down}} = Worker.request(worker, "x\n")
+
+    {:ok, worker} = Worker.start_link(cmd: ["sleep", "600"])
+    assert {:error, %Error{reason: :einval} = error} = Worker.request(worker, "x\n")
+    assert Exception.message(error) =~ ":stdio"
+    assert {:error, %Error{reason: :einval}} = Worker.write(worker, "x\n")
+  end
+
+  defp flush do
+    receive do
+      {Worker, _, _} -> flush()
+    after
+      0 -> :ok
+    end
+  end
+
+  defp received(id, data) do
+    receive do
+      {Worker, ^id, {:output, more}} -> received(id, data <> more)
+    after
+      0 -> data
+    end
+  end
+end

@@ -1,0 +1,376 @@
+defmodule Snakepit.WorkerTest do
+  use Snakepit.Test.WorkerCase, async: false
+
+  import ExUnit.CaptureLog
+
+  alias Snakepit.Test.{Family, Program}
+
+  doctest Worker
+
+  describe "start_link" do
+    test "returns when the process is recorded and has executed its program" do
+      {:ok, worker} = Worker.start_link(id: "recorded", cmd: ["sleep", "600"])
+      os_pid = Worker.os_pid(worker)
+      assert ProcScan.command(os_pid) == "sleep 600"
+
+      assert {:ok, %{status: :active, owner: ^worker, os_pid: ^os_pid, command: ["sleep", "600"]}} =
+               ProcessRegistry.get_worker_info("recorded")
+
+      assert [%{id: "recorded", os_pid: ^os_pid, state: :alive}] = Snakepit.workers()
+
+      assert %{id: "recorded", os_pid: ^os_pid, heartbeat: nil, cmd: ["sleep", "600"]} =
+               Worker.info(worker)
+
+      assert Worker.stop(worker) == :ok
+      refute ProcScan.running?(os_pid)
+      refute ProcessRegistry.worker_registered?("recorded")
+    end
+
+    test "a program that cannot be executed: the reason, and nothing is left" do
+      before = remains()
+
+      for {cmd, reason} <- [{["no-such-program-anywhere"], :enoent}, {["/etc/passwd"], :eacces}] do
+        assert {:error, %Error{reason: ^reason, step: :execve} = error} =
+                 Worker.start_link(id: "absent", cmd: cmd)
+
+        assert Exception.message(error) =~ inspect(hd(cmd))
+        refute ProcessRegistry.worker_registered?("absent")
+      end
+
+      assert {:error, %Error{step: :cd}} =
+               Worker.start_link(cmd: ["sleep", "600"], cd: "/no/such/place")
+
+      assert {:error, %Error{step: :user}} =
+               Worker.start_link(cmd: ["sleep", "600"], user: "nobody-of-that-name")
+
+      assert remains() == before
+    end
+
+    test "an id is used once; the second worker fails and the first lives on" do
+      {:ok, first} = Worker.start_link(id: "twin", cmd: ["sleep", "600"])
+
+      assert {:error, %Error{reason: :already_registered}} =
+               Worker.start_link(id: "twin", cmd: ["sleep", "600"])
+
+      assert ProcScan.running?(Worker.os_pid(first))
+      assert Worker.stop(first) == :ok
+    end
+
+    test "generated ids differ" do
+      {:ok, one} = Worker.start_link(cmd: ["sleep", "600"])
+      {:ok, other} = Worker.start_link(cmd: ["sleep", "600"])
+      assert Worker.info(one).id != Worker.info(other).id
+    end
+
+    test "arguments, paths and variables may have spaces and any letters" do
+      directory = temporary_path("mit Leer zeichen äöü 蛇")
+      File.mkdir_p!(directory)
+      program = Path.join(directory, "prögram $HOME")
+
+      File.write!(
+        program,
+        "#!/bin/sh\nprintf '%s|%s\\n' \"$1\" \"$(pwd)\"; sleep 600\n"
+      )
+
+      File.chmod!(program, 0o755)
+
+      {:ok, worker} =
+        Worker.start_link(
+          id: "ünï cödé",
+          cmd: [program, "a b 'c' \"d\" * 蛇 "],
+          env: [{"SNAKE", "蛇 x"}],
+          cd: directory,
+          output: {:send, self()},
+          ready: {:output, "|"}
+        )
+
+      assert_receive {Worker, "ünï cödé", {:output, line}}
+      assert line == "a b 'c' \"d\" * 蛇 |#{directory}\n"
+      assert {:ok, env} = File.read("/proc/#{Worker.os_pid(worker)}/environ")
+      assert "SNAKE=蛇 x" in String.split(env, <<0>>)
+      assert "SNAKEPIT_WORKER_ID=ünï cödé" in String.split(env, <<0>>)
+    end
+
+    test "the run id goes to the end of the arguments, if asked" do
+      {:ok, worker} = Worker.start_link(cmd: sh("sleep 600; :") ++ ["x"], run_id_flag: "--run-id")
+      os_pid = Worker.os_pid(worker)
+      assert ProcScan.command(os_pid) =~ ~r/x --run-id #{Snakepit.run_id()}$/
+      {:ok, command} = Snakepit.ProcessKiller.get_process_command(os_pid)
+      assert Snakepit.RunID.extract_from_command(command) == {:ok, Snakepit.run_id()}
+    end
+  end
+
+  describe "wrong options" do
+    test "raise with the key, what was expected and what was given, and start nothing" do
+      before = remains()
+
+      for {opts, key, given} <- [
+            {[], ":cmd", ""},
+            {[cmd: "sleep 600"], ":cmd", ~s("sleep 600")},
+            {[cmd: []], ":cmd", "[]"},
+            {[cmd: ["sleep", 600]], ":cmd", "600"},
+            {[cmd: ["sleep", "6\0"]], ":cmd", "NUL"},
+            {[cmd: [""]], ":cmd", ~s([""])},
+            {[cmd: ["sleep"], id: ""], ":id", ~s("")},
+            {[cmd: ["sleep"], id: "a\0b"], ":id", "NUL"},
+            {[cmd: ["sleep"], id: :atom], ":id", ":atom"},
+            {[cmd: ["sleep"], nmae: "x"], ":nmae", "unknown option"},
+            {[cmd: ["sleep"], lifeline: "x"], ":lifeline", "unknown option"},
+            {[cmd: ["sleep"], name: "x"], ":name", ~s("x")},
+            {[cmd: ["sleep"], stdio: :pip], ":stdio", ":pip"},
+            {[cmd: ["sleep"], stdio: {:pipe, "token"}], ":stdio", "token"},
+            {[cmd: ["sleep"], packet: 4], ":packet", "4"},
+            {[cmd: ["sleep"], stdio: :pipe, packet: 3], ":packet", "3"},
+            {[cmd: ["sleep"], output: :loud], ":output", ":loud"},
+            {[cmd: ["sleep"], stdio: :null, output: :logger], ":stdio", ":null"},
+            {[cmd: ["sleep"], stdio: {:file, "/x"}, ready: {:output, "x"}], ":stdio", "/x"},
+            {[cmd: ["sleep"], ready: :now], ":ready", ":now"},
+            {[cmd: ["sleep"], ready: {:tcp, 0}], ":ready", "{:tcp, 0}"},
+            {[cmd: ["sleep"], ready: :heartbeat], ":ready", "heartbeat"},
+            {[cmd: ["sleep"], ready_timeout: 0], ":ready_timeout", "0"},
+            {[cmd: ["sleep"], stop_signal: :sigfoo], ":stop_signal", ":sigfoo"},
+            {[cmd: ["sleep"], stop_timeout: -1], ":stop_timeout", "-1"},
+            {[cmd: ["sleep"], stop_timeout: nil], ":stop_timeout", "nil"},
+            {[cmd: ["sleep"], heartbeat: :yes], ":heartbeat", ":yes"},
+            {[cmd: ["sleep"], heartbeat: [interval: 1]], ":heartbeat", ":interval"},
+            {[cmd: ["sleep"], heartbeat: [ping_interval: 0]], ":heartbeat", "0"},
+            {[cmd: ["sleep"], ping: :pong], ":ping", ":pong"},
+            {[cmd: ["sleep"], ping: fn -> true end, heartbeat: false], ":heartbeat", "false"},
+            {[cmd: ["sleep"], run_id_flag: 7], ":run_id_flag", "7"},
+            {[cmd: ["sleep"], nice: 20], ":nice", "20"},
+            {[cmd: ["sleep"], env: "x"], ":env", ~s("x")}
+          ] do
+        error = assert_raise ArgumentError, fn -> Worker.start_link(opts) end
+        assert error.message =~ key
+        assert error.message =~ given
+      end
+
+      assert_raise ArgumentError, ~r/keyword list/, fn -> Worker.start_link(:oops) end
+      assert remains() == before
+    end
+  end
+
+  describe "the end of the process" do
+    test "status 0 is normal, others and signals say what they were, each with its output" do
+      for {script, reason} <- [
+            {"echo said; exit 0", :normal},
+            {"echo said; exit 3", {:exit_status, 3}},
+            {"echo said; kill -KILL $$", {:exit_signal, :sigkill}},
+            {"echo said; kill -USR1 $$", {:exit_signal, :sigusr1}}
+          ] do
+        log =
+          capture_log(fn ->
+            {:ok, worker} =
+              Worker.start_link(id: "mortal", cmd: sh("read x; #{script}"), stdio: :pipe)
+
+            :ok = Worker.write(worker, "go\n")
+            assert await_down(worker) == reason
+            refute ProcessRegistry.worker_registered?("mortal")
+          end)
+
+        # With a pipe only the errors are kept.
+        refute log =~ "said"
+
+        log =
+          capture_log([level: :debug], fn ->
+            {:ok, worker} = Worker.start_link(id: "mortal", cmd: sh("sleep 0.05; #{script}"))
+            assert await_down(worker) == reason
+          end)
+
+        assert log =~ "said"
+        assert log =~ "Snakepit worker mortal"
+      end
+    end
+
+    test "what it has started ends with it, and the worker is not gone before" do
+      token = Family.token()
+      bystanders = Family.bystanders()
+      {:ok, worker} = Worker.start_link(cmd: sh(Family.script(token)))
+      eventually(fn -> length(Family.members(token)) == 4 end)
+      kill(Worker.os_pid(worker))
+      assert await_down(worker) == {:exit_signal, :sigkill}
+      assert Family.members(token) == []
+      assert Enum.all?(bystanders, &ProcScan.running?/1)
+    end
+
+    test "is followed by a restart of the whole sequence, under any supervisor" do
+      {:ok, supervisor} =
+        Supervisor.start_link([{Worker, id: "phoenix", cmd: ["sleep", "600"]}],
+          strategy: :one_for_one
+        )
+
+      {:ok, %{os_pid: first}} = ProcessRegistry.get_worker_info("phoenix")
+      kill(first)
+
+      second =
+        eventually(fn ->
+          case ProcessRegistry.get_worker_info("phoenix") do
+            {:ok, %{os_pid: os_pid, status: :active}} when os_pid != first -> os_pid
+            _ -> nil
+          end
+        end)
+
+      assert ProcScan.running?(second)
+      :ok = Supervisor.stop(supervisor)
+      refute ProcScan.running?(second)
+      refute ProcessRegistry.worker_registered?("phoenix")
+    end
+  end
+
+  describe "the end of the worker" do
+    test "stop/1 asks first, and takes the whole tree along" do
+      marker = temporary_path("graceful")
+      token = Family.token()
+      script = "trap 'touch #{marker}; exit 0' TERM; echo up; sleep #{token} & wait"
+
+      {:ok, worker} = Worker.start_link(cmd: sh(script), ready: {:output, "up"})
+      assert Worker.stop(worker) == :ok
+      refute Process.alive?(worker)
+      assert File.exists?(marker)
+      assert Family.members(token) == []
+      assert Worker.stop(worker) == :ok
+    end
+
+    test "one that ignores the signal is killed after the timeout, and not before" do
+      {:ok, worker} =
+        Worker.start_link(
+          cmd: sh("trap '' TERM; echo up; sleep 600"),
+          ready: {:output, "up"},
+          stop_timeout: 300
+        )
+
+      os_pid = Worker.os_pid(worker)
+      begun = System.monotonic_time(:millisecond)
+      assert Worker.stop(worker) == :ok
+      assert (System.monotonic_time(:millisecond) - begun) in 300..5_000
+      refute ProcScan.running?(os_pid)
+    end
+
+    test "another signal and timeout can be asked for, by option or by stop/2" do
+      script = "trap 'exit 0' USR1; trap '' TERM; echo up; while :; do sleep 0.01; done"
+      opts = [cmd: sh(script), ready: {:output, "up"}]
+      {:ok, worker} = Worker.start_link(opts ++ [stop_signal: :sigusr1, stop_timeout: 60_000])
+      assert Worker.stop(worker) == :ok
+      {:ok, worker} = Worker.start_link(opts)
+      assert Worker.stop(worker, signal: :sigusr1, timeout_ms: 60_000) == :ok
+      assert_raise ArgumentError, fn -> Worker.stop(self(), now: true) end
+    end
+
+    test "graceful on :shutdown, at once on a crash" do
+      for {reason, graceful?} <- [
+            {:shutdown, true},
+            {{:shutdown, :why}, true},
+            {:oops, false}
+          ] do
+        marker = temporary_path("asked")
+        script = "trap 'touch #{marker}; exit 0' TERM; echo up; while :; do sleep 0.01; done"
+        {:ok, worker} = Worker.start_link(cmd: sh(script), ready: {:output, "up"})
+        os_pid = Worker.os_pid(worker)
+        Process.exit(worker, reason)
+        assert await_down(worker) == reason
+        refute ProcScan.running?(os_pid)
+        assert File.exists?(marker) == graceful?
+      end
+    end
+
+    test "killed with :kill its tree ends too, and its id is free again" do
+      token = Family.token()
+
+      {:ok, supervisor} =
+        Supervisor.start_link([{Worker, id: "victim", cmd: sh(Family.script(token))}],
+          strategy: :one_for_one
+        )
+
+      eventually(fn -> length(Family.members(token)) == 4 end)
+      first = Family.members(token)
+      [{"victim", worker, :worker, _}] = Supervisor.which_children(supervisor)
+      Process.exit(worker, :kill)
+      eventually(fn -> not Enum.any?(first, &ProcScan.running?/1) end)
+      eventually(fn -> length(Family.members(token)) == 4 end)
+      assert [{"victim", second, :worker, _}] = Supervisor.which_children(supervisor)
+      assert second != worker
+      :ok = Supervisor.stop(supervisor)
+      assert Family.members(token) == []
+    end
+
+    test "a supervisor's shutdown ends 100 workers and waits for them" do
+      token = Family.token()
+
+      children =
+        for n <- 1..100, do: {Worker, id: "many-#{n}", cmd: ["sleep", token], stop_timeout: 5_000}
+
+      {:ok, supervisor} = DynamicSupervisor.start_link(strategy: :one_for_one)
+      for child <- children, do: {:ok, _} = DynamicSupervisor.start_child(supervisor, child)
+      assert length(Family.members(token)) == 100
+      :ok = DynamicSupervisor.stop(supervisor)
+      assert Family.members(token) == []
+      assert ProcessRegistry.list_all_workers() == []
+    end
+
+    test "works below Snakepit's own supervisor" do
+      {:ok, worker} =
+        DynamicSupervisor.start_child(
+          Snakepit.WorkerSupervisor,
+          {Worker, id: "guest", cmd: ["sleep", "600"]}
+        )
+
+      os_pid = Worker.os_pid(worker)
+      :ok = DynamicSupervisor.terminate_child(Snakepit.WorkerSupervisor, worker)
+      refute ProcScan.running?(os_pid)
+      refute ProcessRegistry.worker_registered?("guest")
+    end
+  end
+
+  test "a program that cannot live uses up its supervisor's restarts, and nothing is left" do
+    children = [{Worker, id: "loop", cmd: sh("exit 7")}]
+    {:ok, supervisor} = Supervisor.start_link(children, strategy: :one_for_one, max_restarts: 3)
+    assert await_down(supervisor) == :shutdown
+    refute ProcessRegistry.worker_registered?("loop")
+  end
+
+  test "a signal reaches the process and its group" do
+    script = "trap 'echo hup; exit 0' HUP; echo up; while :; do sleep 0.01; done"
+
+    {:ok, worker} =
+      Worker.start_link(cmd: sh(script), ready: {:output, "up"}, output: {:send, self()})
+
+    assert Worker.signal(worker, :sighup) == :ok
+    assert await_down(worker) == :normal
+    assert_received {Worker, _id, {:output, "hup\n"}}
+
+    assert_raise ArgumentError, fn ->
+      Worker.start_link(cmd: ["sleep", "1"]) |> elem(1) |> Worker.signal(:sigfoo)
+    end
+  end
+
+  test "the death of the guardian is a reason, and the supervisor starts the worker again" do
+    bystander = Program.sleeper()
+
+    {:ok, supervisor} =
+      Supervisor.start_link([{Worker, id: "orphaned", cmd: ["sleep", "600"]}],
+        strategy: :one_for_one
+      )
+
+    [{_, worker, _, _}] = Supervisor.which_children(supervisor)
+    first = Worker.os_pid(worker)
+    monitor = Process.monitor(worker)
+    kill(Snakepit.Guardian.os_pid())
+    assert_receive {:DOWN, ^monitor, :process, _, :guardian_down}, 10_000
+    refute ProcScan.running?(first)
+
+    second =
+      eventually(
+        fn ->
+          with [{_, pid, _, _}] when is_pid(pid) <- Supervisor.which_children(supervisor),
+               do: Worker.os_pid(pid),
+               else: (_ -> nil)
+        end,
+        15_000
+      )
+
+    assert second != first and ProcScan.running?(second)
+    :ok = Supervisor.stop(supervisor)
+    refute ProcScan.running?(second)
+    assert ProcScan.running?(bystander)
+  end
+end
