@@ -45,7 +45,8 @@ impl Guardian {
     }
 
     fn pack(&mut self, spawn: &Spawn) -> Result<(Luggage, Option<Tail>), (Step, Errno)> {
-        let image = image::build(spawn).map_err(|errno| (Step::Execute, errno))?;
+        let image =
+            image::build(spawn, &self.environment).map_err(|errno| (Step::Execute, errno))?;
         let (mut streams, tail) =
             self.streams(&spawn.stdio).map_err(|errno| (Step::Stdio, errno))?;
         if let Some(token) = &spawn.lifeline {
