@@ -90,12 +90,13 @@ fn programs(program: &[u8], environment: &[&[u8]]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Lays out the image of `spawn`; `own` is [`own_environment`].
+/// Lays out the image of `spawn`; `own` is [`own_environment`]. With `sparing` it goes into a file,
+/// whatever its size: many that wait for their release would take memory that is not given back.
 ///
 /// # Errors
 ///
 /// `EINVAL` for an empty command or a NUL byte in an argument; what the kernel says otherwise.
-pub fn build(spawn: &Spawn, own: &[Vec<u8>]) -> Result<Image, Errno> {
+pub fn build(spawn: &Spawn, own: &[Vec<u8>], sparing: bool) -> Result<Image, Errno> {
     let program = spawn.arguments.first().filter(|program| !program.is_empty());
     let environment = environment(spawn, own);
     let programs = programs(program.ok_or(Errno::EINVAL)?, &environment);
@@ -125,7 +126,7 @@ pub fn build(spawn: &Spawn, own: &[Vec<u8>]) -> Result<Image, Errno> {
         spawn.limits.iter().flat_map(|(resource, soft, hard)| [u64::from(*resource), *soft, *hard]);
     header.limits = layout.words(limits);
     header.limit_count = spawn.limits.len();
-    layout.finish(&header)
+    layout.finish(&header, sparing)
 }
 
 /// An image, on its way to a child.
@@ -193,14 +194,14 @@ impl Layout {
         Ok(self.words(offsets.into_iter().chain([0])))
     }
 
-    fn finish(mut self, header: &Header) -> Result<Image, Errno> {
+    fn finish(mut self, header: &Header, sparing: bool) -> Result<Image, Errno> {
         // SAFETY: `Header` is plain data; its padding is written too, and is zero or stale bytes of
         // this very process.
         let head = unsafe {
             std::slice::from_raw_parts(std::ptr::from_ref(header).cast::<u8>(), size_of::<Header>())
         };
         self.bytes[..head.len()].copy_from_slice(head);
-        if self.bytes.len() <= MAX_SMALL {
+        if self.bytes.len() <= MAX_SMALL && !sparing {
             return Ok(Image::Small(self.bytes));
         }
         let mut file = File::from(memfd_create(c"snakepit", MFdFlags::MFD_CLOEXEC)?);
