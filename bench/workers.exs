@@ -9,6 +9,7 @@ defmodule Snakepit.Bench.Workers do
   @behaviour Snakepit.Bench
 
   import Snakepit.Bench
+  require Logger
 
   alias Snakepit.Bench.Spawning
   alias Snakepit.{Pool, Worker}
@@ -22,11 +23,13 @@ defmodule Snakepit.Bench.Workers do
 
   # Answers heartbeats with what every shell has.
   @lifeline ~S(while IFS= read -r line <&3; do echo "PONG:${line#PING:}:0" >&3; done)
-  @python "import sys, time; print('ready', flush=True); time.sleep(600)"
+  @python "import os, time; os.write(1, b'ready\\n'); time.sleep(600)"
 
   @impl true
   def run do
     Process.flag(:trap_exit, true)
+    # Those that are found to hang say so.
+    Logger.configure(level: :none)
     start() ++ heartbeats() ++ interpreters() ++ detection()
   end
 

@@ -58,9 +58,16 @@ defmodule Snakepit.HeartbeatMonitor do
 
   # A timer that is this much late says that the BEAM did not run, or did not get around to it.
   @late_ms 50
-  # Packets until this process has to ask for more: a process that floods its lifeline cannot flood
-  # the BEAM.
-  @burst 16
+  # A longer line is no pong. How much is read at a time bounds what a process that floods its lifeline
+  # can do to the BEAM.
+  @max_line 1_024
+  @reads_per_turn 4
+
+  # Between the times at which pings go out together. Wider, and those that go out last wait for it.
+  @widest_grid_ms 50
+
+  # When to look for the pong. It is also the least latency that can be told.
+  @look_ms 3
 
   @defaults [
     worker: nil,
@@ -87,8 +94,10 @@ defmodule Snakepit.HeartbeatMonitor do
     opts = check!(Keyword.validate!(opts, @defaults))
 
     with {:ok, monitor} <- GenServer.start_link(__MODULE__, Map.new(opts)) do
-      if opts[:socket], do: :ok = :gen_tcp.controlling_process(opts[:socket], monitor)
-      # Order: it must own the socket before it can ask for packets.
+      # Order: it must own the socket before it reads, so that it is closed with it.
+      if opts[:socket],
+        do: :ok = :socket.setopt(opts[:socket], {:otp, :controlling_process}, monitor)
+
       GenServer.cast(monitor, :begin)
       {:ok, monitor}
     end
@@ -130,6 +139,7 @@ defmodule Snakepit.HeartbeatMonitor do
   def init(opts) do
     {:ok,
      Map.merge(opts, %{
+       grid: opts.ping_interval |> div(20) |> max(1) |> min(@widest_grid_ms),
        missed: 0,
        pings: 0,
        pongs: 0,
@@ -143,13 +153,14 @@ defmodule Snakepit.HeartbeatMonitor do
        timer: nil,
        due: nil,
        pinger: nil,
-       pinger_busy?: false
+       pinger_busy?: false,
+       # The beginning of a line.
+       rest: ""
      })}
   end
 
   @impl true
   def handle_cast(:begin, state) do
-    if state.socket, do: :inet.setopts(state.socket, active: @burst)
     {:noreply, ping(state)}
   end
 
@@ -182,17 +193,8 @@ defmodule Snakepit.HeartbeatMonitor do
   @impl true
   def handle_info({:timeout, timer, :tick}, %{timer: timer} = state), do: tick(state, now())
 
-  def handle_info({:tcp, socket, line}, %{socket: socket} = state),
-    do: {:noreply, state |> line(line) |> catch_up()}
-
-  def handle_info({:tcp_passive, socket}, %{socket: socket} = state) do
-    :inet.setopts(socket, active: @burst)
-    {:noreply, state}
-  end
-
-  # The process has closed its lifeline. If it has ended the worker knows better; if not, its pongs
-  # are missing.
-  def handle_info({:tcp_closed, socket}, %{socket: socket} = state), do: {:noreply, state}
+  def handle_info({:"$socket", socket, :select, _handle}, %{socket: socket} = state),
+    do: {:noreply, state |> read() |> catch_up()}
 
   def handle_info({:pinged, pinger, answer}, %{pinger: pinger} = state) do
     state = %{state | pinger_busy?: false}
@@ -208,12 +210,13 @@ defmodule Snakepit.HeartbeatMonitor do
   # One timer for both: it is set to the next thing that can happen, and a pong in time does not touch
   # it.
   defp tick(%{in_flight: nil} = state, now) do
-    next = state.pinged_at + state.ping_interval
+    next = next_ping(state)
     {:noreply, if(next <= now, do: ping(state), else: arm(state, next))}
   end
 
   defp tick(state, now) do
-    case mailbox_pong(state) do
+    # A pong may be here that nobody has looked at yet.
+    case read(state) do
       %{in_flight: nil} = state -> tick(state, now)
       state -> wait_on(state, now)
     end
@@ -239,7 +242,7 @@ defmodule Snakepit.HeartbeatMonitor do
 
   # After a pong that took longer than the interval: the timer waits for the end of the threshold.
   defp catch_up(%{in_flight: nil} = state) do
-    next = state.pinged_at + state.ping_interval
+    next = next_ping(state)
     if state.due > next, do: state |> disarm() |> arm(max(next, now())), else: state
   end
 
@@ -275,12 +278,27 @@ defmodule Snakepit.HeartbeatMonitor do
         pings: state.pings + 1
     }
 
-    arm(state, min(state.deadline, now + state.ping_interval))
+    arm(state, min(state.deadline, next_look(state, now)))
+  end
+
+  # The pongs of all who were pinged together are looked at together: most are there after a moment,
+  # and only for the others does a message have to wake the BEAM. The first pong is awaited at once,
+  # because others wait for it.
+  defp next_look(%{ping: nil, pongs: pongs}, now) when pongs > 0, do: now + @look_ms
+  defp next_look(%{ping: nil}, now), do: now
+  defp next_look(state, _now), do: next_ping(state)
+
+  # At a time that others have too, up to a twentieth of the interval early: to wake the BEAM takes
+  # longer than a ping does, and so a thousand monitors wake it a few times per second.
+  defp next_ping(state) do
+    next = state.pinged_at + state.ping_interval
+    next - Integer.mod(next, state.grid)
   end
 
   # A lifeline that is closed shows in the pong that does not come.
   defp transmit(%{ping: nil} = state, timestamp) do
-    :gen_tcp.send(state.socket, ["PING:", Integer.to_string(timestamp), ?\n])
+    # Without waiting: to a process that reads nothing, another ping is not worth it.
+    :socket.send(state.socket, ["PING:", Integer.to_string(timestamp), ?\n], [], 0)
     state
   end
 
@@ -324,17 +342,36 @@ defmodule Snakepit.HeartbeatMonitor do
     %{state | pinger: nil, pinger_busy?: false}
   end
 
-  # A pong that is here but has not been looked at yet.
-  defp mailbox_pong(%{socket: socket} = state) do
-    receive do
-      {:tcp, ^socket, line} -> state |> line(line) |> mailbox_pong()
-    after
-      0 -> state
+  # What has arrived, up to the pong, or a message when there is more. A lifeline that the process has
+  # closed gives neither: if it has ended the worker knows better, and if not, its pongs are missing.
+  defp read(state), do: read(state, @reads_per_turn)
+
+  defp read(%{socket: socket, in_flight: in_flight} = state, _reads)
+       when socket == nil or in_flight == nil,
+       do: state
+
+  defp read(state, 0) do
+    # Others first.
+    send(self(), {:"$socket", state.socket, :select, :again})
+    state
+  end
+
+  defp read(state, reads) do
+    case :socket.recv(state.socket, 0, [], :nowait) do
+      {:ok, data} -> state |> lines(data) |> read(reads - 1)
+      {:select, _info} -> state
+      {:error, _closed} -> state
     end
   end
 
+  defp lines(state, data) do
+    [rest | lines] = (state.rest <> data) |> :binary.split("\n", [:global]) |> Enum.reverse()
+    rest = if byte_size(rest) > @max_line, do: "", else: :binary.copy(rest)
+    List.foldr(lines, %{state | rest: rest}, &line(&2, &1))
+  end
+
   defp line(%{in_flight: in_flight} = state, "PONG:" <> rest) do
-    [timestamp | _now] = String.split(rest, [":", "\n"], parts: 2)
+    [timestamp | _now] = :binary.split(rest, ":")
 
     # One to an earlier ping is a sign of life, but no answer to the one in flight.
     if timestamp == in_flight, do: pong(state), else: alive(state)

@@ -185,8 +185,10 @@ defmodule Snakepit.WorkerTest do
     test "what it has started ends with it, and the worker is not gone before" do
       token = Family.token()
       bystanders = Family.bystanders()
-      {:ok, worker} = Worker.start_link(cmd: sh(Family.script(token)))
-      eventually(fn -> length(Family.members(token)) == 4 end)
+      # So many that it takes a while.
+      script = "for i in $(seq 200); do setsid sleep #{token} & done; sleep #{token}"
+      {:ok, worker} = Worker.start_link(cmd: sh(script))
+      eventually(fn -> length(Family.members(token)) == 201 end, 20_000)
       kill(Worker.os_pid(worker))
       assert await_down(worker) == {:exit_signal, :sigkill}
       assert Family.members(token) == []
@@ -253,7 +255,10 @@ defmodule Snakepit.WorkerTest do
       assert Worker.stop(worker) == :ok
       {:ok, worker} = Worker.start_link(opts)
       assert Worker.stop(worker, signal: :sigusr1, timeout_ms: 60_000) == :ok
-      assert_raise ArgumentError, fn -> Worker.stop(self(), now: true) end
+
+      for opts <- [[now: true], [signal: :sigfoo], [timeout_ms: -1]] do
+        assert_raise ArgumentError, fn -> Worker.stop(self(), opts) end
+      end
     end
 
     test "graceful on :shutdown, at once on a crash" do

@@ -10,7 +10,7 @@ defmodule Snakepit.Pool.Server do
   use GenServer
 
   alias Snakepit.{Config, Error, Worker}
-  alias Snakepit.Pool.{ProcessRegistry, Progress, Slot}
+  alias Snakepit.Pool.{Callers, ProcessRegistry, Progress, Slot}
 
   @impl true
   def init(opts) do
@@ -32,9 +32,7 @@ defmodule Snakepit.Pool.Server do
       pids: %{},
       ids: %{},
       idle: :queue.new(),
-      # Callers that wait, in order; those that have given up are missing in the map.
-      queue: :queue.new(),
-      callers: %{},
+      callers: %Callers{},
       leases: %{},
       awaiting: %{},
       last_error: nil,
@@ -59,12 +57,8 @@ defmodule Snakepit.Pool.Server do
   end
 
   @impl true
-  def handle_call({:checkout, timeout}, {caller, _tag} = from, state) do
-    monitor = Process.monitor(caller)
-    timer = if timeout != :infinity, do: Process.send_after(self(), {:give_up, monitor}, timeout)
-    callers = Map.put(state.callers, monitor, {from, timer})
-    {:noreply, serve(%{state | callers: callers, queue: :queue.in(monitor, state.queue)})}
-  end
+  def handle_call({:checkout, timeout}, from, state),
+    do: {:noreply, serve(update_in(state.callers, &Callers.add(&1, from, timeout)))}
 
   def handle_call(:info, _from, state), do: {:reply, report(state), state}
 
@@ -126,7 +120,7 @@ defmodule Snakepit.Pool.Server do
     cond do
       is_map_key(state.pids, pid) -> {:noreply, down(state, pid, reason)}
       is_map_key(state.leases, monitor) -> {:noreply, returned(state, monitor)}
-      true -> {:noreply, forget_caller(state, monitor)}
+      true -> {:noreply, %{state | callers: elem(Callers.drop(state.callers, monitor), 1)}}
     end
   end
 
@@ -138,13 +132,15 @@ defmodule Snakepit.Pool.Server do
   end
 
   def handle_info({:give_up, monitor}, state) do
-    with {from, _timer} <- state.callers[monitor] do
+    {from, callers} = Callers.drop(state.callers, monitor)
+
+    if from do
       detail = "no worker was free in time#{because(state.last_error)}"
       error = %Error{operation: :with_worker, reason: :timeout, detail: detail}
       GenServer.reply(from, {:error, error})
     end
 
-    {:noreply, forget_caller(state, monitor)}
+    {:noreply, %{state | callers: callers}}
   end
 
   def handle_info({:not_ready, reference}, state) do
@@ -254,45 +250,17 @@ defmodule Snakepit.Pool.Server do
 
   # Gives idle workers to waiting callers.
   defp serve(state) do
-    with {:ok, number, idle} <- next_idle(state, state.idle),
-         {:ok, monitor, queue} <- next_caller(state, state.queue) do
-      {{from, timer}, callers} = Map.pop(state.callers, monitor)
-      if timer, do: Process.cancel_timer(timer)
+    with {{:value, number}, idle} <- :queue.out(state.idle),
+         {monitor, from, callers} <- Callers.next(state.callers) do
       slot = %{state.slots[number] | state: :busy, lease: monitor}
       GenServer.reply(from, {:ok, slot.pid, monitor})
 
-      %{state | idle: idle, queue: queue, callers: callers}
+      %{state | idle: idle, callers: callers}
       |> put_slot(slot)
       |> Map.update!(:leases, &Map.put(&1, monitor, number))
       |> serve()
     else
-      {:none, :idle, idle} -> %{state | idle: idle}
-      {:none, :queue, queue} -> %{state | queue: queue}
-    end
-  end
-
-  # Who has gone or left in the meantime is passed over.
-  defp next_idle(state, idle) do
-    case :queue.out(idle) do
-      {:empty, idle} ->
-        {:none, :idle, idle}
-
-      {{:value, number}, rest} ->
-        if match?(%Slot{state: :idle}, state.slots[number]),
-          do: {:ok, number, rest},
-          else: next_idle(state, rest)
-    end
-  end
-
-  defp next_caller(state, queue) do
-    case :queue.out(queue) do
-      {:empty, queue} ->
-        {:none, :queue, queue}
-
-      {{:value, monitor}, rest} ->
-        if is_map_key(state.callers, monitor),
-          do: {:ok, monitor, rest},
-          else: next_caller(state, rest)
+      _nobody_idle_or_waiting -> state
     end
   end
 
@@ -362,18 +330,17 @@ defmodule Snakepit.Pool.Server do
     start(%{state | ids: Map.put(state.ids, slot.id, number)}, slot)
   end
 
+  # Whoever is idle is in the queue once, and nobody else is.
   defp put_slot(state, slot) do
+    was_idle? = match?(%Slot{state: :idle}, state.slots[slot.number])
+    leaves? = was_idle? and slot.state not in [:idle, :busy]
+    idle = if leaves?, do: :queue.delete(slot.number, state.idle), else: state.idle
     pids = if slot.pid, do: Map.put(state.pids, slot.pid, slot.number), else: state.pids
-    %{state | slots: Map.put(state.slots, slot.number, slot), pids: pids}
+    %{state | slots: Map.put(state.slots, slot.number, slot), pids: pids, idle: idle}
   end
 
   defp slot_by_id(state, id),
     do: with(number when number != nil <- state.ids[id], do: state.slots[number])
-
-  defp forget_caller(state, monitor) do
-    Process.demonitor(monitor, [:flush])
-    %{state | callers: Map.delete(state.callers, monitor)}
-  end
 
   defp tell_ready(%{awaiting: awaiting} = state) when awaiting == %{}, do: state
 
@@ -397,7 +364,7 @@ defmodule Snakepit.Pool.Server do
     )
     |> Map.merge(%{
       size: state.size,
-      queued: map_size(state.callers),
+      queued: Callers.count(state.callers),
       workers: Enum.map(slots, &describe_slot/1),
       last_error: state.last_error
     })

@@ -19,12 +19,9 @@ defmodule Snakepit.Worker.Ending do
   """
   def run(worker, how, reason) do
     begun = System.monotonic_time(:millisecond)
-    {answer, method} = end_tree(worker, how)
-    worker = note_exit(worker)
-    output = worker.output && Output.drain(worker.output, @drain_ms)
-    kept = with {_exit, tail} <- worker.exit, do: tail
-    tail = Output.tail(output, kept || "")
-    Output.close(output, describe(worker.exit, reason))
+    %{ended: {answer, method}} = worker = end_process(worker, how)
+    tail = tail(worker)
+    Output.close(worker.output, describe(worker.exit, reason))
     stop_monitor(worker.monitor)
     forgotten = Launch.forget(worker.options.id, worker.child)
     answer = if answer == :ok, do: forgotten, else: answer
@@ -33,19 +30,27 @@ defmodule Snakepit.Worker.Ending do
     {answer, %{worker | child: nil, output: nil, monitor: nil}}
   end
 
+  @doc "Ends the tree, and has the rest of its output; everything else is still there."
+  def end_process(%{ended: nil} = worker, how) do
+    ended = end_tree(worker, how)
+    worker = note_exit(worker)
+    output = worker.output && Output.drain(worker.output, @drain_ms)
+    %{worker | ended: ended, output: output}
+  end
+
+  def end_process(worker, _how), do: worker
+
+  defp tail(%{exit: nil, output: output}), do: Output.tail(output, "")
+  defp tail(%{exit: {_exit, kept}, output: output}), do: Output.tail(output, kept)
+
   @doc "The reason that a worker exits with when its process has ended by itself."
   def reason(%{signal: signal}) when signal != nil, do: {:exit_signal, signal}
   def reason(%{status: 0}), do: :normal
   def reason(%{status: status}), do: {:exit_status, status}
 
-  @doc "Why a worker did not become ready, with the end of its output."
+  @doc "Why a worker whose process has been ended did not become ready, with the end of its output."
   def not_ready(worker, why) do
-    {kept, why} =
-      case why do
-        {:exited, exit, tail} -> {tail, reason(exit)}
-        why -> {kept_by_guardian(worker), why}
-      end
-
+    why = with {:exited, exit, _tail} <- why, do: reason(exit)
     {reason, detail} = explain(why, worker.options.ready_timeout)
 
     %Error{
@@ -53,7 +58,7 @@ defmodule Snakepit.Worker.Ending do
       reason: reason,
       os_pid: worker.child.os_pid,
       detail: detail,
-      output: Output.tail(worker.output, kept)
+      output: tail(worker)
     }
   end
 
@@ -74,13 +79,6 @@ defmodule Snakepit.Worker.Ending do
 
   defp explain({:crashed, reason}, _timeout),
     do: {:not_ready, "the :ready function crashed: #{Exception.format_exit(reason)}"}
-
-  defp kept_by_guardian(worker) do
-    case Guardian.output_tail(worker.child) do
-      {:ok, tail} -> tail
-      {:error, _gone} -> ""
-    end
-  end
 
   defp end_tree(%{tree_gone?: true}, _how), do: {:ok, :exited}
 
@@ -145,7 +143,12 @@ defmodule Snakepit.Worker.Ending do
         "#{what} after #{uptime} ms#{said}"
     end
 
-    if orderly?(reason), do: Logger.debug(message), else: Logger.error(message)
+    cond do
+      not orderly?(reason) -> Logger.error(message)
+      worker.tree_gone? -> Logger.debug(message)
+      # Asked to go, it went.
+      true -> :ok
+    end
   end
 
   @doc "Whether a worker that exits with this reason was meant to."

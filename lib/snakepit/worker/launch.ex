@@ -31,7 +31,7 @@ defmodule Snakepit.Worker.Launch do
   @type t :: %__MODULE__{
           child: Guardian.child(),
           stdio: :gen_tcp.socket() | nil,
-          lifeline: :gen_tcp.socket() | nil
+          lifeline: :socket.socket() | nil
         }
 
   @enforce_keys [:child]
@@ -119,7 +119,7 @@ defmodule Snakepit.Worker.Launch do
   defp connect_lifeline(command, sockets, false), do: {:ok, command, sockets}
 
   defp connect_lifeline(command, sockets, true) do
-    case Guardian.connect(packet: :line) do
+    case Guardian.connect_lifeline() do
       {:ok, socket, token} ->
         {:ok, %{command | lifeline: token}, [{:lifeline, socket} | sockets]}
 
@@ -194,5 +194,9 @@ defmodule Snakepit.Worker.Launch do
     end
   end
 
-  defp close(sockets), do: for({_role, socket} <- sockets, do: :gen_tcp.close(socket))
+  defp close(sockets) do
+    for {role, socket} <- sockets do
+      if role == :lifeline, do: :socket.close(socket), else: :gen_tcp.close(socket)
+    end
+  end
 end

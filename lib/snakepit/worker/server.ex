@@ -1,0 +1,215 @@
+defmodule Snakepit.Worker.Server do
+  @moduledoc false
+
+  # The BEAM process of a worker: starts its OS process (`Launch`), waits until it is of use
+  # (`Readiness`), passes on what goes in and out (`Output`), and ends it and everything else that the
+  # worker has (`Ending`). What it promises is described in `Snakepit.Worker`.
+
+  use GenServer
+
+  alias Snakepit.{Guardian, HeartbeatMonitor, Telemetry}
+  alias Snakepit.Worker.{Ending, Launch, Options, Output, Readiness}
+
+  # In the report of a crash: not the environment, which may hold secrets.
+  @derive {Inspect, only: [:options, :exit, :tree_gone?]}
+  @enforce_keys [:options, :child, :output, :monitor, :started_at]
+  defstruct [
+    :options,
+    :child,
+    :output,
+    :monitor,
+    :started_at,
+    exit: nil,
+    tree_gone?: false,
+    ended: nil
+  ]
+
+  @impl true
+  def init(options) do
+    # So that `terminate/2` runs whatever ends this process, short of `:kill`, and that is the
+    # guardian's and the registry's business.
+    Process.flag(:trap_exit, true)
+    started_at = System.monotonic_time(:millisecond)
+
+    case Launch.run(Options.plan(options)) do
+      {:ok, launched} -> launched |> new(options, started_at) |> get_ready()
+      {:error, error} -> {:stop, error}
+    end
+  end
+
+  defp new(launched, options, started_at) do
+    %__MODULE__{
+      options: options,
+      child: launched.child,
+      output: Output.new(options, launched.stdio),
+      monitor: start_monitor(options, launched),
+      started_at: started_at
+    }
+  end
+
+  defp start_monitor(%{heartbeat: nil}, _launched), do: nil
+
+  defp start_monitor(options, launched) do
+    {:ok, monitor} =
+      HeartbeatMonitor.start_link(
+        [
+          worker: self(),
+          worker_id: options.id,
+          os_pid: launched.child.os_pid,
+          ping: options.ping,
+          socket: launched.lifeline,
+          patient: options.ready == :heartbeat
+        ] ++ Map.to_list(options.heartbeat)
+      )
+
+    monitor
+  end
+
+  defp get_ready(%{options: %{owner: nil}} = worker) do
+    case await_ready(worker) do
+      {:ok, worker} -> {:ok, worker}
+      {:error, error} -> {:stop, error}
+    end
+  end
+
+  defp get_ready(worker), do: {:ok, worker, {:continue, :get_ready}}
+
+  defp await_ready(worker) do
+    case Readiness.await(worker, parent()) do
+      {:ok, output} ->
+        worker = %{worker | output: output}
+        started(worker)
+        {:ok, worker}
+
+      {:error, why, output} ->
+        # Order: all of its output is there only when it is gone.
+        worker = %{worker | output: output, exit: known_exit(why)} |> Ending.end_process(:forced)
+        error = Ending.not_ready(worker, why)
+        Ending.run(worker, :forced, {:shutdown, error})
+        {:error, error}
+    end
+  end
+
+  defp known_exit({:exited, exit, tail}), do: {exit, tail}
+  defp known_exit(_why), do: nil
+
+  defp parent do
+    case Process.get(:"$ancestors") do
+      [parent | _] when is_atom(parent) -> Process.whereis(parent)
+      [parent | _] -> parent
+    end
+  end
+
+  defp started(worker) do
+    Telemetry.execute(
+      [:snakepit, :process, :started],
+      %{
+        count: 1,
+        startup_duration_ms: System.monotonic_time(:millisecond) - worker.started_at
+      },
+      %{
+        worker_id: worker.options.id,
+        os_pid: worker.child.os_pid,
+        beam_pid: String.to_integer(System.pid())
+      }
+    )
+  end
+
+  @impl true
+  def handle_continue(:get_ready, worker) do
+    case await_ready(worker) do
+      {:ok, worker} ->
+        send(worker.options.owner, {Snakepit.Worker, self(), {:ready, worker.options.id}})
+        {:noreply, worker}
+
+      {:error, error} ->
+        tell_owner(worker, error)
+        {:stop, {:shutdown, error}, %{worker | child: nil}}
+    end
+  end
+
+  @impl true
+  def handle_call(:os_pid, _from, worker), do: {:reply, worker.child.os_pid, worker}
+
+  def handle_call(:child, _from, worker),
+    do: {:reply, {worker.child, worker.options.signal_scope}, worker}
+
+  def handle_call(:info, _from, worker) do
+    info = %{
+      id: worker.options.id,
+      os_pid: worker.child.os_pid,
+      cmd: worker.options.command.cmd,
+      uptime_ms: System.monotonic_time(:millisecond) - worker.started_at
+    }
+
+    {:reply, {info, worker.monitor}, worker}
+  end
+
+  def handle_call(:output_tail, _from, %{output: %Output{kind: :stream}} = worker),
+    do: {:reply, {:ok, Output.tail(worker.output, "")}, worker}
+
+  def handle_call(:output_tail, _from, worker), do: {:reply, {:ask, worker.child}, worker}
+
+  def handle_call({:write, data}, from, worker),
+    do: {:noreply, %{worker | output: Output.write(worker.output, from, data)}}
+
+  def handle_call({:request, data}, from, worker),
+    do: {:noreply, %{worker | output: Output.write(worker.output, from, data, request: true)}}
+
+  def handle_call(:close_input, from, worker),
+    do: {:noreply, %{worker | output: Output.close_input(worker.output, from)}}
+
+  def handle_call({:stop, opts}, _from, worker) do
+    options = worker.options
+    signal = opts[:signal] || options.stop_signal
+    timeout = opts[:timeout_ms] || options.stop_timeout
+    options = %{options | stop_signal: signal, stop_timeout: timeout}
+    {answer, worker} = Ending.run(%{worker | options: options}, :graceful, :normal)
+    {:stop, :normal, answer, worker}
+  end
+
+  @impl true
+  def handle_info({Guardian, id, event}, %{child: %{id: id}} = worker), do: hear(event, worker)
+
+  def handle_info({:tcp, socket, data}, %{output: %Output{socket: socket}} = worker) do
+    {_packets, output} = Output.take(worker.output, data)
+    {:noreply, %{worker | output: output}}
+  end
+
+  def handle_info({:tcp_closed, socket}, %{output: %Output{socket: socket}} = worker),
+    do: {:noreply, update_in(worker.output, &Output.closed/1)}
+
+  # From its own monitor, or from one that somebody has put beside it.
+  def handle_info({:EXIT, _pid, :heartbeat_timeout}, worker),
+    do: {:stop, :heartbeat_timeout, worker}
+
+  def handle_info({:EXIT, _port_or_pid, :normal}, worker), do: {:noreply, worker}
+  def handle_info({:EXIT, _linked, reason}, worker), do: {:stop, reason, worker}
+  def handle_info(_other, worker), do: {:noreply, worker}
+
+  # The tree outlives its leader by as long as it takes to kill it: the worker is not gone before.
+  defp hear({:exited, exit, tail}, worker) do
+    tell_owner(worker, Ending.reason(exit))
+    {:noreply, %{worker | exit: {exit, tail}}}
+  end
+
+  defp hear(:guardian_down, worker), do: {:stop, :guardian_down, worker}
+
+  defp hear({:tree_gone, _killed}, %{exit: {exit, _tail}} = worker),
+    do: {:stop, Ending.reason(exit), %{worker | tree_gone?: true}}
+
+  @impl true
+  def terminate(_reason, %{child: nil}), do: :ok
+
+  def terminate(reason, worker) do
+    # Order: before those who use it hear of it, so that a pool does not give it to the next.
+    tell_owner(worker, reason)
+    how = if Ending.orderly?(reason), do: :graceful, else: :forced
+    Ending.run(worker, how, reason)
+  end
+
+  defp tell_owner(%{options: %{owner: nil}}, _reason), do: :ok
+
+  defp tell_owner(%{options: options}, reason),
+    do: send(options.owner, {Snakepit.Worker, self(), {:ended, options.id, reason}})
+end
