@@ -1,15 +1,20 @@
 """Rounds of chaos, and their verdicts. See script/chaos."""
 
 import argparse
+import ctypes
+import json
 import os
 import random
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 
 import cases
-import judge
+import proc
+import programs
 from world import Broken, Machine, Round
 
 
@@ -20,6 +25,57 @@ def order(seed, rounds, names):
     while len(picked) < rounds:
         picked += source.sample(names, len(names))
     return picked[:rounds]
+
+
+CLONE_NEWNS = 0x00020000
+MS_REC_PRIVATE = 0x4000 | 1 << 18
+
+
+def leave_mounts():
+    """A mount namespace of our own: what is mounted here nobody else sees, and it vanishes with us."""
+    library = ctypes.CDLL(None)
+    return library.unshare(CLONE_NEWNS) == 0 and library.mount(b"none", b"/", None, MS_REC_PRIVATE, None) == 0
+
+
+class Resident:
+    """A BEAM with workers that has nothing to do with any round, and has to live through all of them."""
+
+    def __init__(self, machine, seed):
+        self.round = Round(machine, seed, 0, "resident")
+        self.beam = self.round.launch("resident", pools=[(programs.family, 2), (programs.stubborn, 1)], stable=True)
+        self.beam.await_started()
+        self.round.spare(self.beam)
+        self.round.mark_bystanders()
+
+    def verdict(self):
+        """What was hit since the last time."""
+        found = self.round.watch.hit()
+        for identity in list(self.round.watch.bystanders):
+            process = proc.alive(identity)
+            if process is None:
+                del self.round.watch.bystanders[identity]
+        return found
+
+    def end(self):
+        self.round.release(self.beam)
+        self.round.clean_up()
+        self.round.remove()
+
+
+def play_inside(machine, options, number, name):
+    """One round, in a pid namespace where it may choose pids. Its problems."""
+    here = os.path.abspath(__file__)
+    line = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-B", here]
+    line += ["--inside", json.dumps([machine.scratch, machine.paths, number, name]), "--seed", str(options.seed)]
+    line += ["--only", name] if options.only else []
+    said = subprocess.run(line, stdout=subprocess.PIPE, text=True)
+    *lines, last = said.stdout.splitlines() or [""]
+    print("\n".join(lines), flush=True)
+    counts = re.fullmatch(r"inside (\d+) (\d+) (\d+)", last)
+    if counts:
+        return tuple(map(int, counts.groups()))
+    print(f"{last}\n  broken: round {number} in a pid namespace ended with {said.returncode}")
+    return 0, 0, 1
 
 
 def play(machine, seed, number, name, keep):
@@ -57,27 +113,46 @@ def main():
     parser.add_argument("--round", type=int, help="only this one, as it was in a run with this seed")
     parser.add_argument("--only", choices=sorted(cases.CASES), help="only this case")
     parser.add_argument("--build", default="_build/dev", help=argparse.SUPPRESS)
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
+    if options.inside:
+        scratch, paths, number, name = json.loads(options.inside)
+        print("inside", *play(Machine(options.build, scratch, paths), options.seed, number, name, options.only))
+        return 0
     if options.list:
         for name, case in cases.CASES.items():
             print(f"{name:24s} {case.__doc__.splitlines()[0]}")
         return 0
 
     names = [options.only] if options.only else list(cases.CASES)
+    if os.getuid() != 0 or not leave_mounts():
+        skipped = [name for name in names if name in cases.NEEDS_ROOT]
+        names = [name for name in names if name not in skipped]
+        print(f"not root, so without {', '.join(skipped)}")
     rounds = options.round or options.rounds
     chosen = list(enumerate(order(options.seed, rounds, names), 1))
     if options.round:
         chosen = chosen[-1:]
     scratch = tempfile.mkdtemp(prefix="snakepit_chaos_")
     totals = [0, 0, 0]
-    played = set()
     machine = Machine(options.build, scratch)
-    for number, name in chosen:
-        played.add(name)
-        totals = [a + b for a, b in zip(totals, play(machine, options.seed, number, name, options.only))]
+    resident = Resident(machine, options.seed)
+    try:
+        for number, name in chosen:
+            if name in cases.IN_A_PID_NAMESPACE:
+                counts = play_inside(machine, options, number, name)
+            else:
+                counts = play(machine, options.seed, number, name, options.only)
+            hit = resident.verdict()
+            for one in hit:
+                print(f"  wrong kill: {one}")
+            totals = [a + b for a, b in zip(totals, (counts[0], counts[1] + len(hit), counts[2]))]
+    finally:
+        resident.end()
     if not any(totals):
         shutil.rmtree(scratch, ignore_errors=True)
+    played = {name for _, name in chosen}
     orphans, wrong_kills, broken = totals
     more = f" broken={broken}" if broken else ""
     print(

@@ -47,7 +47,7 @@ defmodule Chaos.Driver do
   end
 
   defp obey("stop", supervisor) do
-    Supervisor.stop(supervisor, :shutdown)
+    Supervisor.stop(supervisor)
     stop()
   end
 

@@ -51,21 +51,23 @@ def eventually(condition, what, patience=PATIENCE):
 class Machine:
     """Where things are, for all rounds."""
 
-    def __init__(self, build, scratch):
+    def __init__(self, build, scratch, paths=None):
         self.build = os.path.abspath(build)
         self.scratch = scratch
-        self.driver = os.path.join(scratch, "driver")
-        os.mkdir(self.driver)
+        self.paths = paths or self.compile()
+
+    def compile(self):
+        driver = os.path.join(self.scratch, "driver")
+        os.mkdir(driver)
         source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "driver.ex")
         code = "[file, to] = System.argv(); {:ok, _, _} = Kernel.ParallelCompiler.compile_to_path([file], to); IO.puts(Path.dirname(:code.lib_dir(:elixir)))"
         snakepit = os.path.join(self.build, "lib", "snakepit", "ebin")
         said = subprocess.run(
-            ["elixir", "-pa", snakepit, "-e", code, source, self.driver],
+            ["elixir", "-pa", snakepit, "-e", code, source, driver],
             check=True, stdout=subprocess.PIPE, text=True,
         ).stdout
         libraries = said.split("\n")[-2]
-        self.paths = [snakepit, self.driver]
-        self.paths += [os.path.join(libraries, name, "ebin") for name in ("elixir", "logger")]
+        return [snakepit, driver] + [os.path.join(libraries, name, "ebin") for name in ("elixir", "logger")]
 
     def erl(self, plan):
         return ["erl", "-noshell", "-pa", *self.paths, "-s", "Elixir.Chaos.Driver", "main", "-extra", plan]
@@ -230,6 +232,7 @@ class Round:
         self.orphans = []
         self.wrong_kills = []
         self.story = []
+        self.at_end = []
         os.mkdir(self.directory)
         # The bystanders' judge finds them by their token, as that of a BEAM finds its own.
         self.watch = judge.Judge(self.bystander_token, "/nowhere", "no bystander of bystanders")
@@ -249,7 +252,7 @@ class Round:
 
     def start_bystander(self, command, env=None):
         env = dict(os.environ, **(env or {}))
-        child = subprocess.Popen(command, cwd="/", env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+        child = subprocess.Popen(command, cwd="/", env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         self.children.append(child)
         return child
 
@@ -276,7 +279,18 @@ class Round:
             beam.await_word(word)
         time.sleep(delay)
         beam.judge.look()
+        self.start_impostors(beam)
         self.mark_bystanders()
+
+    def start_impostors(self, beam):
+        """Bystanders that name the run of a BEAM: as a user of another instance, and as an argument."""
+        runs = os.listdir(self.data) if os.path.isdir(self.data) else []
+        for run in [run for run in runs if len(run) == 7]:
+            env = {"SNAKEPIT_RUN_ID": run, "SNAKEPIT_INSTANCE": "another", "SNAKEPIT_WORKER_ID": "family-1-1"}
+            self.start_bystander(programs.obedient(self.bystander_token), env)
+            line = programs.shell(f"{programs.asleep(self.bystander_token)}; :") + ["sh", "--run-id", run]
+            child = self.start_bystander(line)
+            self.watch.spare(proc.look_up(child.pid), "bystander with --run-id of the run")
 
     def mark_bystanders(self):
         """All that are there now have to be there at the end."""
@@ -294,7 +308,8 @@ class Round:
         for process in beam.judge.look().values():
             self.watch.spare(process, f"BEAM {beam.name}'s {proc.describe(process)}")
 
-    def unspare(self, beam):
+    def release(self, beam):
+        """What was spared may end again."""
         for identity in beam.judge.seen:
             self.watch.bystanders.pop(identity, None)
 
@@ -318,4 +333,6 @@ class Round:
         judge.bury(set())
 
     def remove(self):
+        for act in self.at_end:
+            act()
         shutil.rmtree(self.directory, ignore_errors=True)
