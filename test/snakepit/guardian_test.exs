@@ -159,4 +159,12 @@ defmodule Snakepit.GuardianTest do
       assert ProcScan.running?(bystander)
     end
   end
+
+  test "only signals are sent" do
+    child = shell("sleep 600")
+
+    assert_raise ArgumentError, ~r/expected a signal, got: :nonsense/, fn ->
+      Guardian.signal(child, :nonsense)
+    end
+  end
 end

@@ -351,9 +351,10 @@ defmodule Snakepit.Guardian.Server do
   defp serve_waiting(state) do
     with {{:value, {request, from, monitor}}, waiting} <- :queue.out(state.waiting),
          {{:value, {id, os_pid, identity}}, ready} <- :queue.out(state.ready) do
+      # First, so that the caller goes on while this is under way: its release comes after it anyway.
+      GenServer.reply(from, {:ok, %{id: id, os_pid: os_pid, identity: identity}})
       command(state.port, {:spawn, Map.put(request, :id, id)})
       {owner, _tag} = from
-      GenServer.reply(from, {:ok, %{id: id, os_pid: os_pid, identity: identity}})
 
       %{state | waiting: waiting, ready: ready}
       |> put_child(%Child{id: id, owner: owner, monitor: monitor})

@@ -162,10 +162,7 @@ defmodule Snakepit.Pool.PIDLedger do
     :dets.close(state.table)
   end
 
-  defp orderly?(:normal), do: true
-  defp orderly?(:shutdown), do: true
-  defp orderly?({:shutdown, _}), do: true
-  defp orderly?(_crash), do: false
+  defp orderly?(reason), do: reason in [:normal, :shutdown] or match?({:shutdown, _}, reason)
 
   defp clean_up(run, config) do
     :cleaning_stale |> RunState.advance() |> DataDir.written!(run.data_dir)

@@ -17,7 +17,6 @@ use support::pidfd::{Stray, catch_all};
 use support::spawn::Spawned;
 use support::{eventually, fixture, plan};
 
-const INSTANCE: &str = "reaping-test";
 const GRACE: Duration = Duration::from_millis(200);
 
 /// Waits for its input to end.
@@ -56,6 +55,11 @@ fn dead_owner() -> String {
     owner
 }
 
+/// Of each test its own: they run at once, and to another of the same the marked would be strays.
+fn instance() -> String {
+    format!("test-{}", fresh())
+}
+
 fn fresh() -> RunId {
     RunId::generate().unwrap()
 }
@@ -64,9 +68,9 @@ fn run(run_id: RunId, identities: Vec<Identity>) -> DeadRun {
     DeadRun { run_id, identities }
 }
 
-fn reap(runs: &[DeadRun], spared: &[RunId]) -> Report {
+fn reap(instance: &str, runs: &[DeadRun], spared: &[RunId]) -> Report {
     let spared: HashSet<_> = spared.iter().copied().collect();
-    let search = Search { runs, instance: INSTANCE.as_bytes(), spared: &spared };
+    let search = Search { runs, instance: instance.as_bytes(), spared: &spared };
     reap::reap(search, &plan(GRACE)).unwrap()
 }
 
@@ -77,17 +81,18 @@ fn counts(reaped: &Reaped) -> (usize, usize, usize, usize, usize) {
 
 #[test]
 fn what_is_noted_marked_or_descends_is_ended_and_counted_with_its_run() {
+    let instance = instance();
     let (one, other) = (fresh(), fresh());
     let owner = dead_owner();
     let noted = Spawned::start(&mut idle());
-    let by_marker = marked(one, INSTANCE, &owner);
+    let by_marker = marked(one, &instance, &owner);
     let by_lineage = of_lineage(one);
     // Only the parent is noted, and two of its children are in sessions of their own.
     let mut parent = Spawned::start(&mut fixture("scatters_children.py"));
     let children = catch_all(&parent.line());
 
     let runs = [run(one, vec![noted.identity()]), run(other, vec![parent.identity()])];
-    let report = reap(&runs, &[]);
+    let report = reap(&instance, &runs, &[]);
     assert_eq!(counts(&report.runs[0]), (3, 3, 0, 0, 0));
     assert_eq!(counts(&report.runs[1]), (1 + children.len(), 1 + children.len(), 0, 0, 0));
     assert_eq!(counts(&report.strays), (0, 0, 0, 0, 0));
@@ -97,19 +102,21 @@ fn what_is_noted_marked_or_descends_is_ended_and_counted_with_its_run() {
 
 #[test]
 fn a_daemon_that_is_marked_is_ended_with_its_child_that_is_not() {
+    let instance = instance();
     let run_id = fresh();
     let mut command = fixture("daemonizes.py");
-    mark(&mut command, run_id, INSTANCE, &dead_owner());
+    mark(&mut command, run_id, &instance, &dead_owner());
     let mut parent = Spawned::start(&mut command);
     let family = catch_all(&parent.line());
     eventually("the parent has ended", || !parent.lives());
-    let report = reap(&[run(run_id, vec![])], &[]);
+    let report = reap(&instance, &[run(run_id, vec![])], &[]);
     assert_eq!(counts(&report.runs[0]), (2, 2, 0, 0, 0));
     assert!(!family.iter().any(Stray::lives));
 }
 
 #[test]
 fn what_may_be_anybodys_is_left_alone() {
+    let instance = instance();
     let (run_id, other, spared) = (fresh(), fresh(), fresh());
     let owner = dead_owner();
     let living = Owner::current().unwrap().to_string();
@@ -120,21 +127,21 @@ fn what_may_be_anybodys_is_left_alone() {
     let mut by_arguments = idle();
     by_arguments.args(["sh", "--run-id", &run_id.to_string()]);
     let mut without_owner = idle();
-    without_owner.env(marker::RUN_ID, run_id.to_string()).env(marker::INSTANCE, INSTANCE);
+    without_owner.env(marker::RUN_ID, run_id.to_string()).env(marker::INSTANCE, &instance);
 
     let bystanders = [
         Spawned::polite(),
         Spawned::start(&mut by_arguments),
         Spawned::start(&mut without_owner),
         marked(run_id, "another", &owner),
-        marked(run_id, INSTANCE, &living),
-        marked(run_id, INSTANCE, &elsewhere.to_string()),
-        marked(run_id, INSTANCE, &earlier.to_string()),
-        marked(spared, INSTANCE, &owner),
+        marked(run_id, &instance, &living),
+        marked(run_id, &instance, &elsewhere.to_string()),
+        marked(run_id, &instance, &earlier.to_string()),
+        marked(spared, &instance, &owner),
         of_lineage(other),
         of_lineage(spared),
     ];
-    let report = reap(&[run(run_id, vec![])], &[spared]);
+    let report = reap(&instance, &[run(run_id, vec![])], &[spared]);
     assert_eq!(counts(&report.runs[0]), (0, 0, 0, 0, 0));
     assert_eq!(counts(&report.strays), (0, 0, 0, 0, 0));
     assert!(bystanders.iter().all(Spawned::is_untouched));
@@ -142,9 +149,10 @@ fn what_may_be_anybodys_is_left_alone() {
 
 #[test]
 fn a_run_that_nobody_knows_is_told_by_its_markers_alone() {
+    let instance = instance();
     let (run_id, owner) = (fresh(), dead_owner());
-    let strays = [marked(run_id, INSTANCE, &owner), marked(run_id, INSTANCE, &owner)];
-    let report = reap(&[], &[]);
+    let strays = [marked(run_id, &instance, &owner), marked(run_id, &instance, &owner)];
+    let report = reap(&instance, &[], &[]);
     assert!(report.runs.is_empty());
     assert_eq!(counts(&report.strays), (2, 2, 0, 0, 0));
     assert!(!strays.iter().any(Spawned::lives));
@@ -152,6 +160,7 @@ fn a_run_that_nobody_knows_is_told_by_its_markers_alone() {
 
 #[test]
 fn what_is_noted_and_gone_is_not_who_has_its_pid_now() {
+    let instance = instance();
     let run_id = fresh();
     let bystander = Spawned::polite();
     let mut gone = Spawned::polite();
@@ -159,30 +168,32 @@ fn what_is_noted_and_gone_is_not_who_has_its_pid_now() {
     gone.end();
     // As if the kernel had given its pid to the bystander.
     recycled.pid = bystander.pid();
-    let report = reap(&[run(run_id, vec![recycled])], &[]);
+    let report = reap(&instance, &[run(run_id, vec![recycled])], &[]);
     assert_eq!(counts(&report.runs[0]), (0, 0, 0, 0, 0));
     assert!(bystander.is_untouched());
 }
 
 #[test]
 fn what_cannot_be_told_is_counted_and_left_alone() {
+    let instance = instance();
     let run_id = fresh();
     let bystander = Spawned::polite();
     let mut identity = bystander.identity();
     identity.namespace += 1;
-    let report = reap(&[run(run_id, vec![identity])], &[]);
+    let report = reap(&instance, &[run(run_id, vec![identity])], &[]);
     assert_eq!(counts(&report.runs[0]), (0, 0, 0, 1, 0));
     assert!(bystander.is_untouched());
 }
 
 #[test]
 fn the_stubborn_are_killed_after_one_grace_period() {
+    let instance = instance();
     let run_id = fresh();
     let mut command = fixture("ignores_sigterm.py");
     let mut stubborn = Spawned::start(command.arg("9"));
     let children = catch_all(&stubborn.line());
     let polite = Spawned::polite();
-    let report = reap(&[run(run_id, vec![stubborn.identity(), polite.identity()])], &[]);
+    let report = reap(&instance, &[run(run_id, vec![stubborn.identity(), polite.identity()])], &[]);
     assert_eq!(counts(&report.runs[0]), (11, 1, 10, 0, 0));
     assert!(!stubborn.lives() && !polite.lives() && !children.iter().any(Stray::lives));
 }

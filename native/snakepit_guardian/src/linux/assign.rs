@@ -18,6 +18,9 @@ use super::guardian::Guardian;
 use super::image;
 use super::tail::Tail;
 
+/// How many images are kept in memory until their child is released.
+const MAX_KEPT: usize = 16;
+
 /// What a child gets, and what stays here.
 type Streams = (Vec<Rc<OwnedFd>>, Option<Tail>);
 
@@ -45,7 +48,9 @@ impl Guardian {
     }
 
     fn pack(&mut self, spawn: &Spawn) -> Result<(Luggage, Option<Tail>), (Step, Errno)> {
-        let image = image::build(spawn).map_err(|errno| (Step::Execute, errno))?;
+        let sparing = self.children.counts().assigned >= MAX_KEPT;
+        let image = image::build(spawn, &self.environment, sparing)
+            .map_err(|errno| (Step::Execute, errno))?;
         let (mut streams, tail) =
             self.streams(&spawn.stdio).map_err(|errno| (Step::Stdio, errno))?;
         if let Some(token) = &spawn.lifeline {

@@ -179,6 +179,8 @@ pub struct Children {
 pub struct Counts {
     /// Wait at the gate for someone to ask for them.
     pub ready: usize,
+    /// Wait at the gate with what they will run.
+    pub assigned: usize,
     /// Are on their way from the gate to their program.
     pub released: usize,
     /// May have executed their program.
@@ -191,6 +193,7 @@ impl Counts {
     fn of(child: &Child) -> Self {
         Self {
             ready: usize::from(matches!(child.state, State::Ready)),
+            assigned: usize::from(matches!(child.state, State::Assigned(_))),
             released: usize::from(matches!(child.state, State::Released)),
             out: usize::from(child.is_out()),
             stopping: usize::from(child.kill_at.is_some()),
@@ -199,6 +202,7 @@ impl Counts {
 
     fn replace(&mut self, before: Self, after: Self) {
         self.ready = self.ready + after.ready - before.ready;
+        self.assigned = self.assigned + after.assigned - before.assigned;
         self.released = self.released + after.released - before.released;
         self.out = self.out + after.out - before.out;
         self.stopping = self.stopping + after.stopping - before.stopping;

@@ -21,11 +21,11 @@ use super::children::Children;
 use super::door::Door;
 use super::ending::Ending;
 use super::frames::{Frames, Incoming};
-use super::log;
 use super::setup::Changes;
 use super::tail::Tail;
 use super::tails::Tails;
 use super::trees::Trees;
+use super::{image, log};
 
 /// What a descriptor is to the loop. The number of a child or visitor is in the lower bits.
 const INPUT: u64 = 1 << 60;
@@ -50,6 +50,8 @@ pub struct Guardian {
     pub(crate) tails: Tails,
     pub(crate) trees: Trees,
     pub(crate) door: Option<Door>,
+    /// What children inherit.
+    pub(crate) environment: Vec<Vec<u8>>,
     /// `/dev/null`, once it was needed.
     pub(crate) null: Option<Rc<OwnedFd>>,
     pub(crate) ending: Option<Ending>,
@@ -101,6 +103,7 @@ impl Guardian {
             tails,
             trees: Trees::default(),
             door,
+            environment: image::own_environment(),
             null: None,
             ending: None,
             ahead,
