@@ -392,6 +392,29 @@ CASES = {
     ]
 }
 
+
+def orphans_on_purpose(round_):
+    """Nobody starts after both have died: what they leave has to be counted."""
+    beam = round_.launch("a", pools=[(programs.family, 2)], stable=True)
+    beam.await_started()
+    beam.kill_with_guardian()
+    round_.expect_gone(beam, patience=1)
+
+
+def wrong_kill_on_purpose(round_):
+    """A bystander dies: that has to be counted."""
+    beam = round_.launch("a", pools=[(programs.family, 1)], stable=True)
+    beam.await_started()
+    round_.moment(beam, "started")
+    proc.send(round_.random.choice(sorted(round_.watch.bystanders)), signal.SIGTERM)
+    beam.kill()
+    round_.expect_gone(beam)
+    eventually(round_.watch.hit, "the bystander to end")
+
+
+# What the judge has to say of them: orphans, wrong kills, and what could not be done.
+ON_PURPOSE = {orphans_on_purpose: (8, 0, 0), wrong_kill_on_purpose: (0, 1, 0)}
+
 # Need a pid namespace, or a mount namespace, and so root.
 IN_A_PID_NAMESPACE = ["pids_reused", "low_pid_max"]
 NEEDS_ROOT = IN_A_PID_NAMESPACE + ["disk_full"]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest
 
 import cases
 import proc
@@ -78,13 +79,13 @@ def play_inside(machine, options, number, name):
     return 0, 0, 1
 
 
-def play(machine, seed, number, name, keep):
+def play(machine, seed, number, name, keep, case=None):
     """One round. Its problems."""
     begun = time.monotonic()
     round_ = Round(machine, seed, number, name)
     broken = []
     try:
-        cases.CASES[name](round_)
+        (case or cases.CASES[name])(round_)
         round_.verdict()
     except Broken as error:
         broken.append(str(error))
@@ -106,6 +107,19 @@ def play(machine, seed, number, name, keep):
     return len(round_.orphans), len(round_.wrong_kills), len(broken)
 
 
+def self_test(machine, seed):
+    """Whether real rounds that go wrong on purpose are seen to."""
+    noticed = True
+    for number, (case, expected) in enumerate(cases.ON_PURPOSE.items(), 1):
+        counts = play(machine, seed, number, case.__name__, True, case)
+        noticed = noticed and counts == expected
+        print(f"self-test: {case.__name__}: expected {expected}, counted {counts}")
+    suite = unittest.defaultTestLoader.discover(os.path.dirname(os.path.abspath(__file__)))
+    tests = unittest.TextTestRunner(stream=sys.stdout).run(suite)
+    print("self-test: the judge notices" if noticed and tests.wasSuccessful() else "self-test: FAILED")
+    return 0 if noticed and tests.wasSuccessful() else 1
+
+
 def main():
     parser = argparse.ArgumentParser(prog="script/chaos")
     parser.add_argument("--rounds", type=int, default=12)
@@ -114,6 +128,7 @@ def main():
     parser.add_argument("--only", choices=sorted(cases.CASES), help="only this case")
     parser.add_argument("--build", default="_build/dev", help=argparse.SUPPRESS)
     parser.add_argument("--inside", help=argparse.SUPPRESS)
+    parser.add_argument("--self-test", action="store_true")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     if options.inside:
@@ -124,6 +139,10 @@ def main():
         for name, case in cases.CASES.items():
             print(f"{name:24s} {case.__doc__.splitlines()[0]}")
         return 0
+
+    if options.self_test:
+        with tempfile.TemporaryDirectory(prefix="snakepit_chaos_") as scratch:
+            return self_test(Machine(options.build, scratch), options.seed)
 
     names = [options.only] if options.only else list(cases.CASES)
     if os.getuid() != 0 or not leave_mounts():
