@@ -7,6 +7,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -94,7 +95,7 @@ def play(machine, seed, number, name, keep, case=None):
         round_.clean_up()
     seconds = time.monotonic() - begun
     counts = f"orphans={len(round_.orphans)} wrong_kills={len(round_.wrong_kills)}"
-    print(f"round {number:4d}  {name:24s} {counts}  {seconds:5.1f} s  {'; '.join(round_.story)}", flush=True)
+    print(f"round {number:4d}  {name:28s} {counts}  {seconds:5.1f} s  {'; '.join(round_.story)}", flush=True)
     for kind, found in (("orphan", round_.orphans), ("wrong kill", round_.wrong_kills), ("broken", broken)):
         for one in found:
             print(f"  {kind}: {one}")
@@ -137,13 +138,15 @@ def main():
         return 0
     if options.list:
         for name, case in cases.CASES.items():
-            print(f"{name:24s} {case.__doc__.splitlines()[0]}")
+            print(f"{name:28s} {case.__doc__.splitlines()[0]}")
         return 0
 
     if options.self_test:
         with tempfile.TemporaryDirectory(prefix="snakepit_chaos_") as scratch:
             return self_test(Machine(options.build, scratch), options.seed)
 
+    # As an exception, so that everything is cleaned up.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     names = [options.only] if options.only else list(cases.CASES)
     if os.getuid() != 0 or not leave_mounts():
         skipped = [name for name in names if name in cases.NEEDS_ROOT]

@@ -41,8 +41,9 @@ defmodule Chaos.Driver do
         line |> String.trim() |> obey(supervisor)
         obey(supervisor)
 
+      # Whoever gave the orders is gone.
       _end_of_file ->
-        Process.sleep(:infinity)
+        System.halt(1)
     end
   end
 

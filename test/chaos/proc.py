@@ -30,11 +30,22 @@ def ticks():
 
 
 def read(pid, what):
+    # Not through `open`, which takes three times as long, and there are thousands of these.
     try:
-        with open(f"/proc/{pid}/{what}", "rb") as file:
-            return file.read()
+        file = os.open(f"/proc/{pid}/{what}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
+    try:
+        parts = []
+        while part := os.read(file, 65536):
+            parts.append(part)
+            if what == "stat":
+                break
+        return b"".join(parts)
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
 
 
 def look_up(pid):
