@@ -172,8 +172,8 @@ def main():
             totals = [a + b for a, b in zip(totals, (counts[0], counts[1] + len(hit), counts[2]))]
     finally:
         resident.end()
-    if not any(totals):
-        shutil.rmtree(scratch, ignore_errors=True)
+        if not any(totals):
+            shutil.rmtree(scratch, ignore_errors=True)
     played = {name for _, name in chosen}
     orphans, wrong_kills, broken = totals
     more = f" broken={broken}" if broken else ""
