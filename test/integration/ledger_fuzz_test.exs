@@ -89,8 +89,8 @@ defmodule Snakepit.LedgerFuzzTest do
 
     # One that nobody knows of; one whose pid the ledger names, with another's identity; and one of the
     # same run id in its arguments, which anybody may have typed.
-    stranger = Program.sleeper()
-    recycled = Program.sleeper()
+    # For longer than all rounds take on the slowest machine.
+    [stranger, recycled] = for _ <- 1..2, do: Program.start("sleep", ["86400"])
 
     for round <- 1..@corruptions do
       run_id = Beam.run(lab, "Snakepit.Test.Grave.run_id()")

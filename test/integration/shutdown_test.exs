@@ -132,10 +132,7 @@ defmodule Snakepit.ShutdownTest do
     # At once, when the script's own process is gone: the prompt is back.
     for {name, body, options, status, output, by} <- [
           {"that ends", "6 * 7", "[]", 0, "result 42", :clean_shutdown},
-          {"that ends within its time", "6 * 7", "[timeout: 60_000]", 0, "result 42",
-           :clean_shutdown},
           {"that raises", "raise \"oops\"", "[]", 1, "(RuntimeError) oops", :clean_shutdown},
-          {"that throws", "throw(:oops)", "[]", 1, "(throw) :oops", :clean_shutdown},
           {"that exits", "exit(:oops)", "[]", 1, ":oops", :clean_shutdown},
           {"that takes too long", "Process.sleep(:infinity)", "[timeout: 300]", 1, "time out",
            :clean_shutdown},

@@ -31,6 +31,7 @@ defmodule Snakepit.Pool.PIDLedgerTest do
     # In the table by then, which is still open.
     assert [%{worker_id: "r"}] = PIDLedger.all()
     # In the journal alone, and never to be carried off.
+    :ok = :sys.suspend(PIDLedger)
     :ok = PIDLedger.register_process("s", status: :reserved)
     lose_directory(run)
     assert {:error, %Error{reason: :estale} = error} = PIDLedger.register_process("x")
@@ -40,6 +41,7 @@ defmodule Snakepit.Pool.PIDLedgerTest do
 
     log =
       capture_log(fn ->
+        :ok = :sys.resume(PIDLedger)
         for _ <- 1..2, do: send(PIDLedger, :carry) && PIDLedger.all()
         assert {:error, %Error{reason: :estale}} = PIDLedger.clear()
       end)
