@@ -226,7 +226,9 @@ def ledger_damaged(round_):
     beam.kill_with_guardian()
     for directory, _, names in sorted(os.walk(round_.data)):
         for name in sorted(names):
-            damage(round_, os.path.join(directory, name))
+            path = os.path.join(directory, name)
+            if os.path.isfile(path):
+                damage(round_, path)
     round_.next_beam()
     round_.expect_gone(beam, patience=0)
 
@@ -335,7 +337,9 @@ def pids_reused(round_):
     taken = 0
     deadline = time.monotonic() + 0.5
     while time.monotonic() < deadline:
-        for pid, start in before:
+        # Here we are init: a pid is free again when we have buried its process.
+        round_.bury()
+        for pid, _start in before:
             if not os.path.exists(f"/proc/{pid}"):
                 taken += take_pid(round_, pid)
     round_.note(f"{taken} pids taken")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import unittest
 
 import cases
@@ -88,8 +89,8 @@ def play(machine, seed, number, name, keep, case=None):
     try:
         (case or cases.CASES[name])(round_)
         round_.verdict()
-    except Broken as error:
-        broken.append(str(error))
+    except Exception as error:
+        broken.append(str(error) if isinstance(error, Broken) else traceback.format_exc())
         round_.verdict()
     finally:
         round_.clean_up()

@@ -322,6 +322,10 @@ class Round:
     def verdict(self):
         self.wrong_kills += self.watch.hit()
 
+    def bury(self):
+        """Reaps what was adopted, and leaves to others what they wait for."""
+        judge.bury({child.pid for child in self.children} | {beam.process.pid for beam in self.beams})
+
     def clean_up(self):
         for beam in self.beams:
             beam.judge.end_all()
