@@ -13,6 +13,7 @@ defmodule Snakepit.MixProject do
       elixirc_paths: elixirc_paths(Mix.env()),
       start_permanent: Mix.env() == :prod,
       deps: [],
+      test_coverage: [tool: Snakepit.Test.Coverage],
       description: "Runs external OS processes and never leaves one behind",
       package: package()
     ]

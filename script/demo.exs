@@ -1,6 +1,6 @@
-# A second BEAM starts workers that do everything to be hard to find: children in their group,
-# children in sessions of their own, and daemons that forked twice and threw away their environment.
-# Then it gets `kill -9`, and this one watches /proc until every process is gone.
+# A second BEAM starts a pool of Python workers that do everything to be hard to find: children in their
+# group, children in sessions of their own, and daemons that forked twice and threw away their
+# environment. Then it gets `kill -9`, and this one watches /proc until every process is gone.
 
 defmodule Demo do
   @workers 25
@@ -11,12 +11,21 @@ defmodule Demo do
     bystanders = for _ <- 1..3, do: start_bystander()
     {port, beam} = start_beam()
     guardian = String.to_integer(await(port, "guardian"))
-    await(port, "started")
+    healthy = await(port, "healthy")
     family = wait_for_family()
 
-    say("A second BEAM (#{beam}) started #{@workers} workers through its guardian (#{guardian}).")
-    say("Each has a child in its group, one in its own session, and a daemon that forked twice")
-    say("and has an empty environment: #{length(family)} processes in all.\n")
+    say(
+      "A second BEAM (#{beam}) started #{@workers} Python workers through its guardian (#{guardian});"
+    )
+
+    say(
+      "#{healthy} of them answer their heartbeats. Each has a child in its group, one in its own session,"
+    )
+
+    say(
+      "and a daemon that forked twice and has an empty environment: #{length(family)} processes in all.\n"
+    )
+
     show_one_family(family, guardian)
 
     say("\nkill -9 #{beam}\n")
@@ -47,14 +56,18 @@ defmodule Demo do
     Application.put_env(:snakepit, :data_dir, #{inspect(data_dir())})
     {:ok, _} = Application.ensure_all_started(:snakepit)
     IO.puts("guardian \#{Snakepit.Guardian.os_pid()}")
-    command = Snakepit.Command.new!(cmd: ["sh", "-c", #{inspect(worker())}])
 
-    for number <- 1..#{@workers} do
-      {:ok, child} = Snakepit.Guardian.spawn(command, worker_id: "worker-\#{number}")
-      :ok = Snakepit.Guardian.release(child)
-    end
+    worker = [
+      cmd: ["python3", #{inspect(worker())}, #{inspect(@token)}],
+      env: [{"PYTHONPATH", Application.app_dir(:snakepit, "priv/python")}],
+      heartbeat: [ping_interval: 500],
+      ready: :heartbeat
+    ]
 
-    IO.puts("started all")
+    {:ok, pool} = Snakepit.Pool.start_link(size: #{@workers}, worker: worker)
+    :ok = Snakepit.Pool.await_ready(pool, 60_000)
+    healths = for %{pid: pid} <- Snakepit.Pool.list_workers(pool), do: Snakepit.Worker.info(pid).heartbeat
+    IO.puts("healthy \#{Enum.count(healths, &(&1.status == :healthy))}")
     Process.sleep(:infinity)
     """
 
@@ -86,10 +99,7 @@ defmodule Demo do
 
   defp data_dir, do: Path.join(System.tmp_dir!(), "snakepit_demo_#{System.pid()}")
 
-  defp worker do
-    sleep = "sleep #{@token}"
-    "#{sleep} & setsid #{sleep} & (env -i setsid #{sleep} &) ; exec #{sleep}"
-  end
+  defp worker, do: Path.join(__DIR__, "demo_worker.py")
 
   defp await(port, word) do
     receive do
@@ -99,7 +109,7 @@ defmodule Demo do
           _other -> await(port, word)
         end
     after
-      30_000 -> raise "the second BEAM did not get ready"
+      90_000 -> raise "the second BEAM did not get ready"
     end
   end
 
@@ -174,7 +184,7 @@ defmodule Demo do
     for name <- File.ls!("/proc"),
         {os_pid, ""} <- [Integer.parse(name)],
         {:ok, command} <- [File.read("/proc/#{os_pid}/cmdline")],
-        String.split(command, <<0>>, trim: true) == ["sleep", @token],
+        command |> String.split(<<0>>, trim: true) |> List.last() == @token,
         do: os_pid
   end
 

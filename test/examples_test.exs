@@ -25,6 +25,10 @@ defmodule Snakepit.ExamplesTest do
     output
   end
 
+  test "a Python script under supervision" do
+    assert run("supervised.exs") =~ "alive: true\nalive: false\n"
+  end
+
   test "a pool of Python workers that compute" do
     output = run("python_worker.exs")
     assert output =~ "2024 = 2 * 2 * 2 * 11 * 23\n"

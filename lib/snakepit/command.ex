@@ -96,20 +96,17 @@ defmodule Snakepit.Command do
   end
 
   @doc """
-  What the guardian is told. `markers` are `{name, value}` pairs that no option can override;
-  `changes` is how the BEAM's environment differs from the one that the guardian was started with.
+  What the guardian is told. `markers` are `{name, value}` pairs that no option can override.
 
   User and group names are looked up here, which may take a moment.
   """
-  @spec to_request(t(), [{String.t(), String.t()}], [{String.t(), String.t() | nil}]) ::
+  @spec to_request(t(), [{String.t(), String.t()}]) ::
           {:ok, map()} | {:error, Snakepit.Error.t()}
-  def to_request(%__MODULE__{} = command, markers, changes) do
+  def to_request(%__MODULE__{} = command, markers) do
     with {:ok, identity} <- identity(command) do
-      inherited = if command.clear_env, do: [], else: changes
       # Without one, not the number of a lifeline that the BEAM itself may have.
       lifeline = [{"SNAKEPIT_LIFELINE_FD", command.lifeline && @lifeline_fd}]
-      sources = [inherited, command.env, markers, lifeline]
-      env = for pairs <- sources, pair <- pairs, into: %{}, do: pair
+      env = for pairs <- [command.env, markers, lifeline], pair <- pairs, into: %{}, do: pair
       {set, unset} = Enum.split_with(env, fn {_name, value} -> value != nil end)
 
       {:ok,

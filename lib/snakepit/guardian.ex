@@ -55,7 +55,7 @@ defmodule Snakepit.Guardian do
     opts = Keyword.validate!(opts, worker_id: "")
     worker_id = opts[:worker_id]
 
-    with {:ok, request} <- Command.to_request(command, markers(worker_id), environment_changes()) do
+    with {:ok, request} <- Command.to_request(command, markers(worker_id)) do
       call({:spawn, Map.put(request, :worker_id, worker_id)}, :spawn)
     end
   end
@@ -157,24 +157,6 @@ defmodule Snakepit.Guardian do
       {"SNAKEPIT_WORKER_ID", worker_id}
     )
   end
-
-  # The guardian has the environment that the BEAM had when it started it. Most of the time that is
-  # still the same, and comparing costs less than sending it along each time.
-  defp environment_changes do
-    before = Server.environment()
-
-    case :os.env() do
-      ^before ->
-        []
-
-      now ->
-        removed = for {name, _value} <- before, not List.keymember?(now, name, 0), do: {name, nil}
-        pairs = (now -- before) ++ removed
-        for {name, value} <- pairs, do: {text(name), value && text(value)}
-    end
-  end
-
-  defp text(characters), do: :unicode.characters_to_binary(characters)
 
   # The guardian keeps all deadlines; this one is for a guardian that has stopped answering.
   defp call(request, operation, extra \\ 0) do

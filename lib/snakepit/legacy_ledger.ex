@@ -8,7 +8,7 @@ defmodule Snakepit.LegacyLedger do
   require Logger
 
   alias Snakepit.{OSProcess, ProcessKiller, RunID}
-  alias Snakepit.Ledger.Table
+  alias Snakepit.Ledger.{Salvage, Table}
 
   @pattern "process_registry_*.dets"
 
@@ -25,9 +25,10 @@ defmodule Snakepit.LegacyLedger do
   end
 
   defp entries(path) do
-    case Table.read_objects(path) do
-      {:ok, objects} -> Enum.flat_map(objects, &entry/1)
-      {:error, _refused} -> []
+    # Its entries hold pids, and those the names of nodes, which are atoms: a bounded number, once.
+    case Salvage.read(path, []) do
+      {:ok, %{objects: objects}} -> Enum.flat_map(objects, &entry/1)
+      {:error, _no_table} -> []
     end
   end
 

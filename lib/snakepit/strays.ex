@@ -15,6 +15,15 @@ defmodule Snakepit.Strays do
   @doc "Those that are there now."
   @spec find(Run.t()) :: [stray()]
   def find(run) do
+    # The process table is no photograph: one whose parent came and went while it was read seems to
+    # belong to nobody. Not twice.
+    with [_ | _] = found <- look(run) do
+      again = for stray <- look(run), into: MapSet.new(), do: stray.os_pid
+      Enum.filter(found, &(&1.os_pid in again))
+    end
+  end
+
+  defp look(run) do
     # Order: the process table first, the guardian's pid afterwards. What an earlier guardian left
     # behind was swept before this one could be asked.
     with {:ok, members} <- Native.run_members(run.id),

@@ -6,7 +6,7 @@ defmodule Snakepit.LedgerCrashTest do
   @moduletag timeout: 900_000
 
   # All fifty with SNAKEPIT_LONG=1.
-  @rounds if System.get_env("SNAKEPIT_LONG"), do: 50, else: 8
+  @rounds if System.get_env("SNAKEPIT_LONG"), do: 50, else: 5
   @workers 100
 
   # Nobody is left to clean up: the guardian dies with its BEAM. What the kernel kills by itself are

@@ -129,6 +129,8 @@ defmodule Snakepit.SpawnPathTest do
     BareGuardian.tell(guardian, BareGuardian.hello(guardian))
     {{:welcome, _, os_pid, _}, guardian} = BareGuardian.event(guardian, :welcome)
     {{:ready, id, child, _}, guardian} = BareGuardian.event(guardian, :ready)
+    # It is announced when it exists, which may be before it has come to its gate.
+    eventually(fn -> in_call?(child, 47) end)
     attach(child, ["-o", trace] ++ arguments)
 
     BareGuardian.tell(
@@ -172,10 +174,18 @@ defmodule Snakepit.SpawnPathTest do
   # In `clock_nanosleep`, and not on its way there.
   defp sleeping(os_pid, token) do
     with true <- os_pid in ProcScan.with_argument(token),
-         {:ok, "230 " <> _} <- File.read("/proc/#{os_pid}/syscall") do
+         true <- in_call?(os_pid, 230) do
       :sleeping
     else
       _ -> nil
+    end
+  end
+
+  # By number: 47 is `recvmsg`, 230 `clock_nanosleep`.
+  defp in_call?(os_pid, number) do
+    case File.read("/proc/#{os_pid}/syscall") do
+      {:ok, line} -> String.starts_with?(line, "#{number} ")
+      {:error, _gone} -> false
     end
   end
 end

@@ -53,15 +53,18 @@ defmodule Snakepit.StorageTest do
     """)
   end
 
-  # Until the last page that the journal has is full.
-  @fill_up """
-  Enum.reduce_while(1..10_000, :never, fn _, _ ->
-    case Snakepit.Pool.ProcessRegistry.reserve_worker("fill-\#{System.unique_integer()}") do
-      :ok -> {:cont, :never}
-      {:error, error} -> {:halt, {error.operation, error.reason}}
-    end
-  end)
-  """
+  # Until the last page that the journal has is full. With ids no longer than those that are tried
+  # afterwards: what did not fit then does not fit now.
+  defp fill_up(beam, letter) do
+    Beam.run(beam, """
+    Enum.reduce_while(1..10_000, :never, fn number, _ ->
+      case Snakepit.Pool.ProcessRegistry.reserve_worker("#{letter}\#{number}") do
+        :ok -> {:cont, :never}
+        {:error, error} -> {:halt, {error.operation, error.reason}}
+      end
+    end)
+    """)
+  end
 
   defp children(beam) do
     {:ok, info} = Beam.run(beam, "Snakepit.Guardian.info()")
@@ -213,7 +216,7 @@ defmodule Snakepit.StorageTest do
       family = running_family(beam, "before")
       fill(beam, directory, 0)
 
-      assert Beam.run(beam, @fill_up) == {:reserve_worker, :enospc}
+      assert fill_up(beam, "a") == {:reserve_worker, :enospc}
       message = assert_nothing_new(beam, "during", [:enospc])
       assert message =~ "enospc"
       assert length(Family.members(family)) == 4
@@ -222,7 +225,7 @@ defmodule Snakepit.StorageTest do
       empty(beam, directory)
       again = running_family(beam, "after")
       fill(beam, directory, 0)
-      assert Beam.run(beam, @fill_up) == {:reserve_worker, :enospc}
+      assert fill_up(beam, "b") == {:reserve_worker, :enospc}
 
       guardian = Beam.run(beam, "Snakepit.Guardian.os_pid()")
       finish(beam, unquote(how))

@@ -119,7 +119,7 @@ defmodule Snakepit.TwoBeamsTest do
 
     # Between the directory of a new run and its lock is the moment at which others find it empty.
     code = """
-    for _ <- 1..25 do
+    for _ <- 1..12 do
       :ok = Application.stop(:snakepit)
       {:ok, _} = Application.ensure_all_started(:snakepit)
       Snakepit.run_id()
@@ -129,7 +129,7 @@ defmodule Snakepit.TwoBeamsTest do
     for beam <- beams, do: Beam.tell(beam, code)
     ids = Enum.flat_map(beams, &Snakepit.Test.BeamPort.value(&1.port))
     assert ids == Enum.uniq(ids)
-    assert length(ids) == 75
+    assert length(ids) == 36
   end
 
   test "a run that has lost its lock is left alone while its BEAM lives" do

@@ -2,17 +2,18 @@ defmodule Snakepit.CommandTest do
   use ExUnit.Case, async: true
 
   alias Snakepit.Command
+  alias Snakepit.Guardian.Environment
 
   doctest Command
 
-  defp request(opts, changes \\ []) do
+  defp request(opts) do
     markers = [{"SNAKEPIT_RUN_ID", "k3x9a2p"}]
 
     {:ok, request} =
       [cmd: ["true"]]
       |> Keyword.merge(opts)
       |> Command.new!()
-      |> Command.to_request(markers, changes)
+      |> Command.to_request(markers)
 
     request
   end
@@ -66,12 +67,12 @@ defmodule Snakepit.CommandTest do
   test "options win over the BEAM's changes, markers over all" do
     changes = [{"A", "changed"}, {"B", "changed"}, {"GONE", nil}]
     env = [{"B", "option"}, {"C", nil}, {"SNAKEPIT_RUN_ID", "forged"}]
-    request = request([env: env], changes)
+    request = Environment.add(request(env: env), changes)
     assert Enum.sort(request.set) == ["A=changed", "B=option", "SNAKEPIT_RUN_ID=k3x9a2p"]
     assert Enum.sort(request.unset) == ["C", "GONE", "SNAKEPIT_LIFELINE_FD"]
     assert request.inherit
 
-    cleared = request([env: env, clear_env: true], changes)
+    cleared = Environment.add(request(env: env, clear_env: true), changes)
     assert Enum.sort(cleared.set) == ["B=option", "SNAKEPIT_RUN_ID=k3x9a2p"]
     refute cleared.inherit
   end
@@ -84,8 +85,7 @@ defmodule Snakepit.CommandTest do
     for opts <- [[user: "no-such-user"], [group: "no-such-group"], [groups: ["no-such-group"]]] do
       command = Command.new!([cmd: ["true"]] ++ opts)
 
-      assert {:error, %Snakepit.Error{reason: :enoent} = error} =
-               Command.to_request(command, [], [])
+      assert {:error, %Snakepit.Error{reason: :enoent} = error} = Command.to_request(command, [])
 
       assert Exception.message(error) =~ "no-such-"
     end

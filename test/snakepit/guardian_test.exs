@@ -21,6 +21,12 @@ defmodule Snakepit.GuardianTest do
       assert File.exists?(marker)
     end
 
+    test "a spawned process has nothing of what the guardian remembers" do
+      {:ok, child} = Guardian.spawn(Command.new!(cmd: ["sleep", "60"]))
+      assert File.read!("/proc/#{Guardian.os_pid()}/maps") =~ "[heap]"
+      refute File.read!("/proc/#{child.os_pid}/maps") =~ "[heap]"
+    end
+
     test "the identity is that of the process, before and after it executes" do
       {:ok, child} = Guardian.spawn(Command.new!(cmd: ["sleep", "60"]))
       process = %Snakepit.OSProcess{os_pid: child.os_pid, identity: child.identity}
@@ -151,6 +157,14 @@ defmodule Snakepit.GuardianTest do
       assert Guardian.os_pid() != old
       assert output(["echo", "back"]) == "back\n"
       assert ProcScan.running?(bystander)
+    end
+  end
+
+  test "only signals are sent" do
+    child = shell("sleep 600")
+
+    assert_raise ArgumentError, ~r/expected a signal, got: :nonsense/, fn ->
+      Guardian.signal(child, :nonsense)
     end
   end
 end

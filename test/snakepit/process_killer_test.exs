@@ -317,4 +317,11 @@ defmodule Snakepit.ProcessKillerTest do
     assert {:error, %Error{reason: :esrch}} = ProcessKiller.get_process_command(4_194_304)
     assert {:error, %Error{reason: :refused}} = ProcessKiller.get_process_group_id(0)
   end
+
+  test "process_alive?/1 takes a process that is known, too" do
+    {:ok, process} = OSProcess.lookup(Program.sleeper())
+    assert ProcessKiller.process_alive?(process)
+    :ok = ProcessKiller.kill_with_escalation(process)
+    refute ProcessKiller.process_alive?(process)
+  end
 end

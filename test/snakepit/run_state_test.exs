@@ -27,4 +27,11 @@ defmodule Snakepit.RunStateTest do
       RunState.transition!(:running, :initializing)
     end
   end
+
+  test "the current run can be fetched, and one that nobody knows cannot" do
+    run_id = Snakepit.run_id()
+    assert {:ok, %{run_id: ^run_id, state: :running}} = RunState.fetch(run_id)
+    assert {:error, %Error{reason: :not_found}} = RunState.fetch("0000000")
+    assert RunState.history(0) == []
+  end
 end

@@ -53,7 +53,7 @@ defmodule Snakepit.Test.BareGuardian do
   @doc "What it is to do for a child that waits, as a message."
   def spawn_message(guardian, id, cmd, options \\ []) do
     {:ok, markers} = Native.marker_environment(guardian.run_id, "bare", "bare")
-    {:ok, request} = Command.to_request(Command.new!([cmd: cmd] ++ options), markers, [])
+    {:ok, request} = Command.to_request(Command.new!([cmd: cmd] ++ options), markers)
     Native.wire_encode({:spawn, Map.merge(request, %{id: id, worker_id: "bare"})})
   end
 

@@ -11,11 +11,11 @@ defmodule Snakepit.Guardian.Server do
   require Logger
 
   alias Snakepit.{Error, Guardian, Native, OSProcess, Telemetry}
-  alias Snakepit.Guardian.Child
+  alias Snakepit.Guardian.{Child, Environment}
   alias Snakepit.Pool.PIDLedger
 
   # Children kept waiting at the gate, so that the next one asked for is there already.
-  @ahead 4
+  @ahead 8
   # More children than one guardian starts. The lineage counts them modulo this number.
   @ids_per_guardian 67_108_864
   # What the guardian may take to write its last word when nothing is left.
@@ -23,9 +23,6 @@ defmodule Snakepit.Guardian.Server do
 
   @doc false
   def start_link(opts), do: GenServer.start_link(__MODULE__, opts, name: Guardian)
-
-  @doc "The environment that the guardian was started with, as `:os.env/0` gave it."
-  def environment, do: :persistent_term.get({__MODULE__, :environment}, [])
 
   @doc "The markers of this run, with an empty worker id."
   def markers, do: :persistent_term.get({__MODULE__, :markers})
@@ -40,7 +37,7 @@ defmodule Snakepit.Guardian.Server do
     executable = Application.app_dir(:snakepit, "priv/native/snakepit_guardian")
     # Not over standard input and output: those stay the BEAM's, for children that inherit them.
     options = [:binary, :exit_status, :nouse_stdio, packet: 4]
-    :persistent_term.put({__MODULE__, :environment}, :os.env())
+    environment = :os.env()
     # All but the worker's id stay the same, and finding them out reads from /proc.
     {:ok, markers} = Native.marker_environment(run.id, "", run.instance)
     :persistent_term.put({__MODULE__, :markers}, markers)
@@ -71,6 +68,7 @@ defmodule Snakepit.Guardian.Server do
         port: port,
         process: process,
         socket: socket,
+        environment: environment,
         log_level: config.log_level,
         grace_ms: config.watchdog.grace_period_ms,
         ready: :queue.new(),
@@ -98,9 +96,10 @@ defmodule Snakepit.Guardian.Server do
 
   @impl true
   def handle_call({:spawn, request}, {owner, _tag} = from, state) do
-    waiting = :queue.in({request, from, Process.monitor(owner)}, state.waiting)
     # One more than the guardian keeps ahead, if all of those are spoken for.
-    if :queue.len(state.ready) < :queue.len(waiting), do: command(state.port, {:fork, 1})
+    if :queue.is_empty(state.ready), do: command(state.port, {:fork, 1})
+    request = Environment.add(request, Environment.changes(state.environment))
+    waiting = :queue.in({request, from, Process.monitor(owner)}, state.waiting)
     {:noreply, serve_waiting(%{state | waiting: waiting})}
   end
 
@@ -352,9 +351,10 @@ defmodule Snakepit.Guardian.Server do
   defp serve_waiting(state) do
     with {{:value, {request, from, monitor}}, waiting} <- :queue.out(state.waiting),
          {{:value, {id, os_pid, identity}}, ready} <- :queue.out(state.ready) do
+      # First, so that the caller goes on while this is under way: its release comes after it anyway.
+      GenServer.reply(from, {:ok, %{id: id, os_pid: os_pid, identity: identity}})
       command(state.port, {:spawn, Map.put(request, :id, id)})
       {owner, _tag} = from
-      GenServer.reply(from, {:ok, %{id: id, os_pid: os_pid, identity: identity}})
 
       %{state | waiting: waiting, ready: ready}
       |> put_child(%Child{id: id, owner: owner, monitor: monitor})

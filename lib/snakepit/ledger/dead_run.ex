@@ -100,21 +100,24 @@ defmodule Snakepit.Ledger.DeadRun do
 
   defp table(directory) do
     case Table.read(directory) do
-      {:ok, contents} ->
-        if contents.bad > 0 do
-          Logger.warning("Snakepit: #{contents.bad} damaged records in #{Table.path(directory)}")
-        end
+      {:ok, %{bad: 0} = contents} ->
+        contents
 
+      {:ok, contents} ->
+        set_aside(directory, "damaged", "#{contents.bad} damaged records")
         contents
 
       {:error, reason} ->
-        aside = Table.set_aside(Table.path(directory), "refused")
-        Logger.warning("Snakepit: a damaged ledger (#{brief(reason)}) was set aside as #{aside}")
+        set_aside(directory, "refused", inspect(reason))
         %{run: nil, guardian: nil, workers: %{}, bad: 1}
     end
   end
 
-  defp brief(reason), do: inspect(reason, limit: 5, printable_limit: 100)
+  # Kept for people; what can be read of it is read.
+  defp set_aside(directory, why, details) do
+    aside = Table.set_aside(Table.path(directory), why)
+    Logger.warning("Snakepit: a damaged ledger (#{details}) was set aside as #{aside}")
+  end
 
   defp believable(%{run_id: _, beam: beam} = record) when is_binary(beam), do: record
   defp believable(_other), do: nil

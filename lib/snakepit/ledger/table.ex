@@ -4,9 +4,11 @@ defmodule Snakepit.Ledger.Table do
   # The DETS table of a run: one sealed record per worker, and what is known of the run itself.
   #
   # DETS opens files that have lost bytes and gives back wrong values, so nothing that comes out of
-  # it is believed without its seal. It also refuses some, and fails on a full disk at any call.
+  # it is believed without its seal. It fails on a full disk at any call. And dead tables are not read
+  # by it at all: see `Snakepit.Ledger.Salvage`.
 
   alias Snakepit.{Native, Seal}
+  alias Snakepit.Ledger.Salvage
 
   @file_name "ledger.dets"
 
@@ -27,26 +29,21 @@ defmodule Snakepit.Ledger.Table do
   end
 
   @doc """
-  The table of a dead run, read and closed again. An error if DETS refuses it.
+  The table of a dead run. An error for a file that is no table; one that has lost records counts as
+  having one that is bad.
   """
   @spec read(Path.t()) :: {:ok, contents()} | {:error, term()}
   def read(directory) do
     path = path(directory)
 
     if File.exists?(path) do
-      with {:ok, objects} <- read_objects(path),
-           do: {:ok, Enum.reduce(objects, empty(), &object/2)}
+      with {:ok, %{objects: objects, complete?: complete?}} <- Salvage.read(path) do
+        contents = Enum.reduce(objects, empty(), &object/2)
+        {:ok, if(complete?, do: contents, else: %{contents | bad: contents.bad + 1})}
+      end
     else
       {:ok, empty()}
     end
-  end
-
-  @doc "Whatever is in a DETS file, which is closed again. An error if DETS refuses it."
-  @spec read_objects(Path.t()) :: {:ok, [tuple()]} | {:error, term()}
-  def read_objects(path) do
-    # DETS trusts what it reads: damage can take down the process that opens the file, not only make
-    # it refuse.
-    in_process_of_its_own(fn -> read_file(path) end)
   end
 
   @doc "All that is in an open table."
@@ -86,31 +83,6 @@ defmodule Snakepit.Ledger.Table do
   end
 
   defp empty, do: %{run: nil, guardian: nil, workers: %{}, bad: 0}
-
-  defp read_file(path) do
-    name = {__MODULE__, make_ref()}
-    options = [file: String.to_charlist(path), access: :read]
-
-    # A table that was not closed cannot be opened for reading only: repair needs to write.
-    opened =
-      with {:error, _reason} <- :dets.open_file(name, options),
-           do: :dets.open_file(name, Keyword.delete(options, :access))
-
-    with {:ok, name} <- opened do
-      objects = :dets.match_object(name, :_)
-      :dets.close(name)
-      if is_list(objects), do: {:ok, objects}, else: objects
-    end
-  end
-
-  defp in_process_of_its_own(fun) do
-    {pid, monitor} = spawn_monitor(fn -> exit({:shutdown, {:read, fun.()}}) end)
-
-    receive do
-      {:DOWN, ^monitor, :process, ^pid, {:shutdown, {:read, result}}} -> result
-      {:DOWN, ^monitor, :process, ^pid, reason} -> {:error, reason}
-    end
-  end
 
   defp object({:current_run, sealed}, contents), do: unseal(contents, :run, sealed)
   defp object({:guardian, sealed}, contents), do: unseal(contents, :guardian, sealed)

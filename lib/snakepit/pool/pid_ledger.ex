@@ -51,23 +51,36 @@ defmodule Snakepit.Pool.PIDLedger do
       :ok
 
   """
-  @spec register_process(String.t(), keyword()) :: :ok | {:error, Error.t()}
+  @spec register_process(String.t(), keyword() | map()) :: :ok | {:error, Error.t()}
   def register_process(worker_id, fields \\ []) when is_binary(worker_id) do
+    # What is written here is read when it is too late to ask: a record that makes no sense is refused.
+    for {key, value} <- fields, not valid?(key, value) do
+      raise ArgumentError, "no field of a worker's record: #{inspect(key)} with #{inspect(value)}"
+    end
+
     run = Run.current!()
 
     Journal.append(run.journal, {
       :worker,
       worker_id,
       run.id,
-      Keyword.get(fields, :status, :active),
+      fields[:status] || :active,
       fields[:os_pid],
       fields[:pgid],
       fields[:identity],
       fields[:elixir_pid],
-      Keyword.get(fields, :command, []),
+      fields[:command] || [],
       fields[:spawned_at] || System.os_time(:millisecond)
     })
   end
+
+  defp valid?(:status, status), do: status in [:reserved, :active]
+  defp valid?(:command, command), do: is_list(command) and Enum.all?(command, &is_binary/1)
+  defp valid?(:spawned_at, time), do: is_integer(time)
+  defp valid?(key, nil), do: key in [:os_pid, :pgid, :identity, :elixir_pid]
+  defp valid?(key, pid) when key in [:os_pid, :pgid], do: is_integer(pid) and pid > 0
+  defp valid?(key, value) when key in [:identity, :elixir_pid], do: is_binary(value)
+  defp valid?(_unknown, _value), do: false
 
   @doc "Forgets a worker. Whoever calls this knows that its process is gone."
   @spec unregister_process(String.t()) :: :ok | {:error, Error.t()}
@@ -149,10 +162,7 @@ defmodule Snakepit.Pool.PIDLedger do
     :dets.close(state.table)
   end
 
-  defp orderly?(:normal), do: true
-  defp orderly?(:shutdown), do: true
-  defp orderly?({:shutdown, _}), do: true
-  defp orderly?(_crash), do: false
+  defp orderly?(reason), do: reason in [:normal, :shutdown] or match?({:shutdown, _}, reason)
 
   defp clean_up(run, config) do
     :cleaning_stale |> RunState.advance() |> DataDir.written!(run.data_dir)

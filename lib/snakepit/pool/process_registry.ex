@@ -428,12 +428,11 @@ defmodule Snakepit.Pool.ProcessRegistry do
     removed
   end
 
-  # Whoever counts to one has the reservation, to activate or to forget it.
+  # Whoever makes the 0 a 1 has the reservation, to activate or to forget it. Nobody does if it has been
+  # forgotten already.
   defp taken?(worker_id) do
-    :ets.update_counter(@table, worker_id, {3, 1}) == 1
-  rescue
-    # Forgotten already.
-    ArgumentError -> false
+    replaced = {{{:const, worker_id}, :"$1", 1}}
+    :ets.select_replace(@table, [{{worker_id, :"$1", 0}, [], [replaced]}]) == 1
   end
 
   # In doubt it is there.

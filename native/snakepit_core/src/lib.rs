@@ -28,6 +28,8 @@ pub mod journal;
 pub mod lineage;
 pub mod lock;
 pub mod marker;
+#[cfg(target_os = "linux")]
+pub mod newborn;
 pub mod obituary;
 mod os;
 pub mod pid;

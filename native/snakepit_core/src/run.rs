@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use crate::lineage::Lineage;
+use crate::marker::Owner;
 use crate::run_id::RunId;
 use crate::stop::{self, Outcome, Plan};
 use crate::table::{self, Columns, Entry, Environment};
@@ -64,18 +65,20 @@ pub struct Member {
     pub ancestors: Vec<i32>,
 }
 
-/// The live processes that carry this run's marker or lineage, with where they come from.
+/// The live processes that carry the marker or lineage of a run of this very BEAM, with where they
+/// come from.
 ///
 /// # Errors
 ///
 /// [`Error::Os`] if the process table cannot be read.
 pub fn members(run_id: RunId) -> Result<Vec<Member>, Error> {
+    let own = Owner::current()?;
     let table = table::read(COLUMNS)?;
     let parents: HashMap<i32, i32> =
         table.iter().map(|entry| (entry.pid.as_raw(), entry.parent)).collect();
     let mut members = Vec::new();
     for entry in &table {
-        if !(entry.is_alive() && is_marked(entry, run_id)) {
+        if !(entry.is_alive() && is_marked(entry, run_id, &own)) {
             continue;
         }
         let Some(process) = Process::open(entry.pid)? else { continue };
@@ -105,14 +108,15 @@ pub fn stop(run_id: RunId, users: Users, plan: &Plan) -> Result<Report, Error> {
     stop_selected(run_id, &|entry| belongs(entry, run_id, users), plan)
 }
 
-/// Ends every process that carries this run's marker or lineage, whosoever it is, and everything that
-/// descends from one. Nobody asked for this one by name, so arguments do not count.
+/// Ends every process that carries the marker or lineage of a run of this very BEAM, whosoever it is,
+/// and everything that descends from one. Nobody asked for this one by name, so arguments do not count.
 ///
 /// # Errors
 ///
 /// [`Error::Os`] if the process table cannot be read.
 pub fn sweep(run_id: RunId, plan: &Plan) -> Result<Report, Error> {
-    stop_selected(run_id, &|entry| is_marked(entry, run_id), plan)
+    let own = Owner::current()?;
+    stop_selected(run_id, &|entry| is_marked(entry, run_id, &own), plan)
 }
 
 fn stop_selected(
@@ -143,10 +147,13 @@ fn belongs(entry: &Entry, run_id: RunId, users: Users) -> bool {
     carries && (users == Users::Any || is_own(entry))
 }
 
-/// As [`belongs`], but arguments do not count: anybody may have typed them.
-fn is_marked(entry: &Entry, run_id: RunId) -> bool {
+/// As [`belongs`], but arguments do not count: anybody may have typed them. And the run id alone does
+/// not either: it is unique among the runs of one instance, and another one may have drawn the same.
+fn is_marked(entry: &Entry, run_id: RunId, own: &Owner) -> bool {
     let marked = match &entry.environment {
-        Environment::Read(markers) => markers.is_of_run(run_id),
+        Environment::Read(markers) => {
+            markers.is_of_run(run_id) && markers.owner.as_ref() == Some(own)
+        }
         _ => false,
     };
     marked || has_lineage(entry, run_id)

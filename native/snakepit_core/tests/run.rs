@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use snakepit_core::marker;
+use snakepit_core::marker::{self, Owner};
 use snakepit_core::run::{self, Users};
 use snakepit_core::run_id::RunId;
 use support::pidfd::{Stray, catch_all};
@@ -94,6 +94,27 @@ fn what_carries_the_run_id_is_found_and_ended_and_nothing_else() {
     assert!(!members.iter().any(Spawned::lives));
     assert!(bystanders.iter().all(Spawned::is_untouched));
     assert!(found(run_id, Users::Any).is_empty());
+}
+
+#[test]
+fn a_sweep_spares_those_of_another_beam_whose_run_has_the_same_id() {
+    let run_id = RunId::generate().unwrap();
+    let id = run_id.to_string();
+    let own = Owner::current().unwrap();
+    let another = Owner { start: own.start + 1, ..own.clone() };
+    let mine = Spawned::start(marked(&id).env(marker::OWNER, own.to_string()));
+    let others = [
+        Spawned::start(marked(&id).env(marker::OWNER, another.to_string())),
+        Spawned::start(marked(&id).env(marker::INSTANCE, "another")),
+    ];
+    let members = run::members(run_id).unwrap();
+    assert_eq!(
+        members.iter().map(|one| one.identity.pid.as_raw()).collect::<Vec<_>>(),
+        [mine.raw()]
+    );
+    assert!(run::sweep(run_id, &plan(GRACE)).unwrap().survivors.is_empty());
+    assert!(!mine.lives());
+    assert!(others.iter().all(Spawned::is_untouched));
 }
 
 #[test]

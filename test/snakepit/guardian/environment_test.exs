@@ -31,6 +31,18 @@ defmodule Snakepit.Guardian.EnvironmentTest do
     assert output(["sh", "-c", "echo $SNAKEPIT_TEST_LATER"]) == "\n"
   end
 
+  test "arguments arrive whole, whatever their size" do
+    # Below and above what goes through the gate itself.
+    for size <- [0, 1, 10_000, 31_000, 33_000, 120_000] do
+      argument = :binary.copy("0123456789", div(size, 10)) <> :binary.copy("x", rem(size, 10))
+      tail = output(["printf", "%s", argument])
+      assert tail == binary_part(argument, size, -min(size, 65_536))
+    end
+
+    many = for number <- 1..2_000, do: "argument-#{number}"
+    assert output(["printf", "%s\n" | many]) == Enum.join(many, "\n") <> "\n"
+  end
+
   test "directory, mask, priority and limits are as asked" do
     assert output(["pwd"], cd: "/usr/bin") == "/usr/bin\n"
     assert output(["sh", "-c", "umask"], umask: 0o027) == "0027\n"

@@ -7,6 +7,7 @@
 //! | `scan`, `inspect` | the whole process table, or one line of it |
 //! | `boot_id`, `pid_namespace` | what makes pids of another boot or container incomparable |
 //! | `start_is_past` | whether no other process can still get this start time |
+//! | `boot_time`, `start_between` | the clock of start times (Linux) |
 //! | `lock_limit` | the resource limit that carries a lineage |
 //! | `is_realtime_signal` | signals that have numbers and no names |
 

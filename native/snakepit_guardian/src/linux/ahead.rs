@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use serde_bytes::ByteBuf;
-use snakepit_core::Process;
+use snakepit_core::newborn::{self, Moment};
 use snakepit_core::wire::Event;
 use tracing::warn;
 
@@ -86,6 +86,16 @@ impl Ahead {
     }
 }
 
+/// A child that has just been forked, and when.
+struct Newborn {
+    id: u64,
+    child: Child,
+    before: Moment,
+    after: Moment,
+    /// Whether somebody waits for it.
+    asked: bool,
+}
+
 impl Guardian {
     /// Keeps a few children waiting at the gate, and forks those that were asked for beyond them.
     pub(crate) fn fork_ahead(&mut self) {
@@ -93,32 +103,52 @@ impl Guardian {
             return;
         }
         let counts = self.children.counts();
-        for _ in 0..self.ahead.missing(counts.ready, counts.released) {
+        let missing = self.ahead.missing(counts.ready, counts.released);
+        if missing == 0 {
+            return;
+        }
+        // All of them first: after each fork, every page that the guardian writes to is copied.
+        let mut litter = Vec::with_capacity(missing);
+        for _ in 0..missing {
             let asked = self.ahead.is_wanted();
             self.ahead.wanted = self.ahead.wanted.saturating_sub(1);
             let id = self.children.next_id();
-            let forked = Child::fork(self.run_id, id, self.changes);
-            if let Err(errno) = forked.and_then(|child| self.announce(id, child)) {
-                if asked {
-                    self.frames.send(&Event::ForkFailed { errno: errno as i32 });
+            let before = Moment::now();
+            match Child::fork(self.run_id, id, self.changes) {
+                Ok(child) => {
+                    litter.push(Newborn { id, child, before, after: Moment::now(), asked });
                 }
-                warn!("cannot fork: {errno}");
-                self.ahead.rest_until = Some(Instant::now() + PERIOD);
-                return;
+                Err(errno) => {
+                    self.cannot_fork(asked, errno);
+                    break;
+                }
             }
-            // Whoever waits for the first does not wait for the others.
-            self.frames.flush();
         }
+        for newborn in litter {
+            let asked = newborn.asked;
+            if let Err(errno) = self.announce(newborn) {
+                self.cannot_fork(asked, errno);
+            }
+        }
+    }
+
+    fn cannot_fork(&mut self, asked: bool, errno: Errno) {
+        if asked {
+            self.frames.send(&Event::ForkFailed { errno: errno as i32 });
+        }
+        warn!("cannot fork: {errno}");
+        self.ahead.rest_until = Some(Instant::now() + PERIOD);
     }
 
     /// Tells the BEAM of a child that waits. Without an identity it must not run: nobody could find
     /// it again.
-    fn announce(&mut self, id: u64, child: Child) -> Result<(), Errno> {
+    fn announce(&mut self, newborn: Newborn) -> Result<(), Errno> {
+        let Newborn { id, child, before, after, .. } = newborn;
         let pid = child.pid;
         self.children.insert(id, child);
-        let errno = match Process::open(pid) {
-            Ok(Some(process)) => {
-                let identity = ByteBuf::from(process.identity().encode());
+        let errno = match newborn::identify(pid, before, after) {
+            Ok(Some(identity)) => {
+                let identity = ByteBuf::from(identity.encode());
                 self.frames.send(&Event::Ready { id, pid: pid.as_raw().into(), identity });
                 return Ok(());
             }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::rc::Rc;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -16,6 +17,12 @@ use super::children::{Child, Luggage, State};
 use super::guardian::Guardian;
 use super::image;
 use super::tail::Tail;
+
+/// How many images are kept in memory until their child is released.
+const MAX_KEPT: usize = 16;
+
+/// What a child gets, and what stays here.
+type Streams = (Vec<Rc<OwnedFd>>, Option<Tail>);
 
 impl Guardian {
     /// Packs what a waiting child is to run. It goes through the gate with the release.
@@ -41,50 +48,59 @@ impl Guardian {
     }
 
     fn pack(&mut self, spawn: &Spawn) -> Result<(Luggage, Option<Tail>), (Step, Errno)> {
-        let (image, length) = image::build(spawn).map_err(|errno| (Step::Execute, errno))?;
+        let sparing = self.children.counts().assigned >= MAX_KEPT;
+        let image = image::build(spawn, &self.environment, sparing)
+            .map_err(|errno| (Step::Execute, errno))?;
         let (mut streams, tail) =
             self.streams(&spawn.stdio).map_err(|errno| (Step::Stdio, errno))?;
         if let Some(token) = &spawn.lifeline {
-            streams.push(self.connection(token).map_err(|errno| (Step::Stdio, errno))?);
+            streams.push(Rc::new(self.connection(token).map_err(|errno| (Step::Stdio, errno))?));
         }
-        Ok((Luggage { image, length, streams }, tail))
+        Ok((Luggage { image, streams }, tail))
     }
 
     /// Standard input, output and error, and the reading end of what the guardian keeps.
-    fn streams(&mut self, stdio: &Stdio) -> Result<(Vec<OwnedFd>, Option<Tail>), Errno> {
+    fn streams(&mut self, stdio: &Stdio) -> Result<Streams, Errno> {
         match stdio {
             Stdio::Tail => {
                 let (tail, output) = self.tail()?;
-                let error = duplicate(&output)?;
-                Ok((vec![null()?, output, error], Some(tail)))
+                let output = Rc::new(output);
+                Ok((vec![self.null()?, output.clone(), output], Some(tail)))
             }
-            Stdio::Null => Ok((vec![null()?, null()?, null()?], None)),
+            Stdio::Null => Ok((vec![self.null()?; 3], None)),
             Stdio::Inherit => {
                 let inherited = [
                     duplicate(&std::io::stdin())?,
                     duplicate(&std::io::stdout())?,
                     duplicate(&std::io::stderr())?,
                 ];
-                Ok((inherited.into(), None))
+                Ok((inherited.map(Rc::new).into(), None))
             }
             Stdio::File(path) => {
-                let output = append_to(Path::new(std::ffi::OsStr::from_bytes(path)))?;
-                let error = duplicate(&output)?;
-                Ok((vec![null()?, output, error], None))
+                let output = Rc::new(append_to(Path::new(std::ffi::OsStr::from_bytes(path)))?);
+                Ok((vec![self.null()?, output.clone(), output], None))
             }
             Stdio::Pipe(token) => {
-                let input = self.connection(token)?;
-                let output = duplicate(&input)?;
+                let both = Rc::new(self.connection(token)?);
                 let (tail, error) = self.tail()?;
-                Ok((vec![input, output, error], Some(tail)))
+                Ok((vec![both.clone(), both, Rc::new(error)], Some(tail)))
             }
             Stdio::Stream(token) => {
-                let input = self.connection(token)?;
-                let output = duplicate(&input)?;
-                let error = duplicate(&input)?;
-                Ok((vec![input, output, error], None))
+                let all = Rc::new(self.connection(token)?);
+                Ok((vec![all.clone(), all.clone(), all], None))
             }
         }
+    }
+
+    /// Opened once: nobody can tell one from another.
+    fn null(&mut self) -> Result<Rc<OwnedFd>, Errno> {
+        if let Some(null) = &self.null {
+            return Ok(null.clone());
+        }
+        let file = OpenOptions::new().read(true).write(true).open("/dev/null");
+        let null = Rc::new(OwnedFd::from(file.map_err(|error| errno(&error))?));
+        self.null = Some(null.clone());
+        Ok(null)
     }
 
     fn tail(&self) -> Result<(Tail, OwnedFd), Errno> {
@@ -102,11 +118,6 @@ impl Guardian {
         let door = self.door.as_mut().ok_or(Errno::ENOTCONN)?;
         door.take(token).ok_or(Errno::ENOTCONN)
     }
-}
-
-fn null() -> Result<OwnedFd, Errno> {
-    let file = OpenOptions::new().read(true).write(true).open("/dev/null");
-    file.map(OwnedFd::from).map_err(|error| errno(&error))
 }
 
 /// Opened without waiting: a FIFO without a reader is an error, not a halt of the guardian.

@@ -1,4 +1,5 @@
-//! The child, from `fork` to `execve`: nothing here allocates, locks, or calls into Rust's runtime.
+//! The child, from `fork` to `execve`: nothing here allocates, locks, or calls into Rust's runtime. It
+//! has no heap: see `heap.rs`.
 //!
 //! Before the gate it becomes what every child is: alone with its gate, leader of a session, with
 //! default signals, marked with its lineage, and dead as soon as the guardian is. Behind the gate it
@@ -8,7 +9,6 @@
 // Numbers cross from Rust's types to the kernel's here; each was checked when the image was built.
 #![allow(clippy::cast_possible_truncation)]
 
-use std::ffi::CStr;
 use std::os::fd::RawFd;
 
 use snakepit_core::wire::Step;
@@ -18,10 +18,27 @@ use super::setup::{IGNORED, set_disposition};
 
 /// Where the gate is kept while descriptors are put into place: above all of those.
 const GATE_PLACE: RawFd = 10;
-/// The lifeline's number in the program.
-pub const LIFELINE: RawFd = 3;
-/// The most descriptors that travel with the opening of the gate: image, three streams, lifeline.
-pub const MAX_DESCRIPTORS: usize = 5;
+/// The most descriptors that travel with the opening of the gate: three streams, lifeline, image.
+const MAX_DESCRIPTORS: usize = 5;
+
+/// What comes through the gate when it opens. Behind it come the first `sent` bytes of the image,
+/// which are all or none: if none, the last descriptor is a file that holds it.
+#[derive(Clone, Copy, Default)]
+pub struct Opening {
+    /// Of the image.
+    pub length: usize,
+    pub sent: usize,
+}
+
+impl Opening {
+    pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
+        let mut bytes = [0; size_of::<Self>()];
+        let (length, sent) = bytes.split_at_mut(size_of::<usize>());
+        length.copy_from_slice(&self.length.to_ne_bytes());
+        sent.copy_from_slice(&self.sent.to_ne_bytes());
+        bytes
+    }
+}
 
 /// What a child is told at its birth.
 #[derive(Clone, Copy)]
@@ -37,7 +54,7 @@ pub struct Birth {
     /// What the BEAM's own priority was.
     pub nice: i32,
     /// What the BEAM's own OOM score was, if the guardian has changed its own.
-    pub oom_score: Option<&'static CStr>,
+    pub oom_score: Option<[u8; 8]>,
 }
 
 /// Never returns: executes the program or exits.
@@ -59,16 +76,17 @@ pub unsafe fn live(birth: Birth) -> ! {
         libc::setpriority(libc::PRIO_PROCESS, 0, birth.nice);
         mark(birth.lineage);
         if let Some(score) = birth.oom_score {
-            write_file(c"/proc/self/oom_score_adj".as_ptr(), score.as_ptr());
+            write_file(c"/proc/self/oom_score_adj".as_ptr(), score.as_ptr().cast());
         }
 
-        let (fds, count, image) = wait_at_gate(birth.gate);
+        let (fds, count, opening) = wait_at_gate(birth.gate);
+        let image = load_image(birth.gate, &fds[..count], opening);
         let header = &*image;
         let gate = libc::fcntl(birth.gate, libc::F_DUPFD_CLOEXEC, GATE_PLACE);
         if gate < 0 {
             fail(birth.gate, Step::Descriptors);
         }
-        place_descriptors(gate, &fds[..count], header.has_lifeline);
+        place_descriptors(gate, &fds[..3 + usize::from(header.has_lifeline)]);
         prepare(gate, image, header);
         // Last, because a change of user clears it.
         die_with(birth.guardian);
@@ -76,14 +94,15 @@ pub unsafe fn live(birth: Birth) -> ! {
     }
 }
 
-/// Blocks until the gate opens or closes. Gives the descriptors that came along, how many, and the
-/// image.
-unsafe fn wait_at_gate(gate: RawFd) -> ([RawFd; MAX_DESCRIPTORS], usize, *const Header) {
+/// Blocks until the gate opens or closes. Gives the descriptors that came along and how many.
+unsafe fn wait_at_gate(gate: RawFd) -> ([RawFd; MAX_DESCRIPTORS], usize, Opening) {
     let mut fds = [-1; MAX_DESCRIPTORS];
-    let mut length: usize = 0;
+    // As `to_bytes` lays it out.
+    let mut opening = [0_usize; 2];
+    let size = size_of_val(&opening);
     // Room for the descriptors and their header, aligned as the kernel wants it.
     let mut control = [0_u64; 8];
-    let mut part = libc::iovec { iov_base: (&raw mut length).cast(), iov_len: size_of::<usize>() };
+    let mut part = libc::iovec { iov_base: opening.as_mut_ptr().cast(), iov_len: size };
     // SAFETY: `message` points to locals that live as long as the call; what is read back was
     // written by the kernel.
     unsafe {
@@ -99,53 +118,68 @@ unsafe fn wait_at_gate(gate: RawFd) -> ([RawFd; MAX_DESCRIPTORS], usize, *const 
             }
         };
         let control = libc::CMSG_FIRSTHDR(&raw const message);
-        if usize::try_from(received) != Ok(size_of::<usize>()) || control.is_null() {
+        if usize::try_from(received) != Ok(size) || control.is_null() {
             libc::_exit(0);
         }
         let bytes =
             (*control).cmsg_len as usize - (libc::CMSG_DATA(control) as usize - control as usize);
         let count = (bytes / size_of::<RawFd>()).min(MAX_DESCRIPTORS);
         std::ptr::copy_nonoverlapping(libc::CMSG_DATA(control).cast(), fds.as_mut_ptr(), count);
+        (fds, count, Opening { length: opening[0], sent: opening[1] })
+    }
+}
+
+/// Maps the image, or reads it into a mapping of its own.
+unsafe fn load_image(gate: RawFd, fds: &[RawFd], opening: Opening) -> *const Header {
+    let file = if opening.sent == 0 { fds[fds.len() - 1] } else { -1 };
+    let kind = if opening.sent == 0 { 0 } else { libc::MAP_ANONYMOUS | libc::MAP_POPULATE };
+    // SAFETY: a new mapping, into which no more is read than it has room for.
+    unsafe {
         let image = libc::mmap(
             std::ptr::null_mut(),
-            length,
+            opening.length,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE,
-            fds[0],
+            libc::MAP_PRIVATE | kind,
+            file,
             0,
         );
         if image == libc::MAP_FAILED {
             fail(gate, Step::Descriptors);
         }
-        (fds, count, image.cast())
+        let mut done = 0;
+        while done < opening.sent.min(opening.length) {
+            let count = libc::read(gate, image.add(done), opening.sent - done);
+            match usize::try_from(count) {
+                // Closed in the midst of it: the guardian is gone.
+                Ok(0) => libc::_exit(0),
+                Ok(count) => done += count,
+                Err(_) if *libc::__errno_location() == libc::EINTR => {}
+                Err(_) => fail(gate, Step::Descriptors),
+            }
+        }
+        image.cast()
     }
 }
 
-/// `fds` is image, input, output, error and perhaps the lifeline. All sit above 3 (the gate alone
-/// was open when they came), so none is overwritten before it is copied, except by its own turn.
-unsafe fn place_descriptors(gate: RawFd, fds: &[RawFd], has_lifeline: bool) {
+/// `fds` is input, output, error and perhaps the lifeline. All sit above 2.
+unsafe fn place_descriptors(gate: RawFd, fds: &[RawFd]) {
     // SAFETY: descriptor numbers only.
     unsafe {
         let mut high = [-1; MAX_DESCRIPTORS];
-        for (slot, fd) in high.iter_mut().zip(&fds[1..]) {
+        for (slot, fd) in high.iter_mut().zip(fds) {
             // Out of the way of 0 to 3 first: one of them may be another's target.
             *slot = libc::fcntl(*fd, libc::F_DUPFD_CLOEXEC, GATE_PLACE + 1);
             if *slot < 0 {
                 fail(gate, Step::Descriptors);
             }
         }
-        for (target, fd) in (0..).zip(&high[..3]) {
+        // The lifeline's place, for every program to know, is the one behind standard error.
+        for (target, fd) in (0..).zip(&high[..fds.len()]) {
             if libc::dup2(*fd, target) < 0 {
                 fail(gate, Step::Descriptors);
             }
         }
-        let mut first_free = 3;
-        if has_lifeline {
-            if libc::dup2(high[3], LIFELINE) < 0 {
-                fail(gate, Step::Descriptors);
-            }
-            first_free = LIFELINE.unsigned_abs() + 1;
-        }
+        let first_free = fds.len() as libc::c_uint;
         close_range(first_free, gate.unsigned_abs() - 1);
         close_range(gate.unsigned_abs() + 1, libc::c_uint::MAX);
     }

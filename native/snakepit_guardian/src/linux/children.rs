@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::io::IoSlice;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
 use std::time::Instant;
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, recv, sendmsg,
     socketpair,
@@ -17,7 +17,8 @@ use snakepit_core::lineage::Lineage;
 use snakepit_core::run_id::RunId;
 use snakepit_core::wire::Step;
 
-use super::child::{self, Birth};
+use super::child::{self, Birth, Opening};
+use super::image::Image;
 use super::setup::Changes;
 use super::tail::Tail;
 
@@ -49,11 +50,11 @@ pub enum State {
     Discarded,
 }
 
-/// What goes through the gate: the image, its length, and the descriptors that the child keeps.
+/// What goes through the gate: the image, and the descriptors that the child keeps.
 pub struct Luggage {
-    pub image: OwnedFd,
-    pub length: usize,
-    pub streams: Vec<OwnedFd>,
+    pub image: Image,
+    /// One may stand for several streams, or be every child's.
+    pub streams: Vec<Rc<OwnedFd>>,
 }
 
 /// What a released child said through its gate.
@@ -71,22 +72,26 @@ impl Child {
     pub fn fork(run_id: RunId, id: u64, changes: Changes) -> Result<Self, Errno> {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
-        fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let birth = Birth {
             gate: theirs.as_raw_fd(),
-            guardian: Pid::current().as_raw(),
+            guardian: changes.guardian,
             lineage: Lineage::new(run_id, id).to_limit(),
             descriptors: changes.descriptors,
             nice: changes.nice,
             oom_score: changes.oom_score,
         };
+        // Flags and stack, which is the same one; the other way round on s390.
+        let (flags, stack) =
+            if cfg!(target_arch = "s390x") { (0, libc::SIGCHLD) } else { (libc::SIGCHLD, 0) };
+        // Not `fork(3)`, which in the child writes to pages that it shares with the guardian: each is
+        // copied for it.
         // SAFETY: this process has one thread, and the child calls nothing but `child::live`.
-        let pid = unsafe { libc::fork() };
+        let pid = unsafe { libc::syscall(libc::SYS_clone, flags, stack, 0, 0, 0) };
         if pid == 0 {
             // SAFETY: just forked, single-threaded.
             unsafe { child::live(birth) }
         }
-        let pid = Pid::new(Errno::result(pid)?.into()).ok_or(Errno::EINVAL)?;
+        let pid = Pid::new(Errno::result(pid)?).ok_or(Errno::EINVAL)?;
         Ok(Self {
             pid,
             state: State::Ready,
@@ -104,17 +109,24 @@ impl Child {
             return Err(Errno::EINVAL);
         };
         let gate = self.gate.as_ref().ok_or(Errno::EPIPE)?;
-        let mut fds: Vec<RawFd> = vec![luggage.image.as_raw_fd()];
-        fds.extend(luggage.streams.iter().map(AsRawFd::as_raw_fd));
-        let length = luggage.length.to_ne_bytes();
-        sendmsg::<UnixAddr>(
+        let mut fds: Vec<RawFd> = luggage.streams.iter().map(AsRawFd::as_raw_fd).collect();
+        let content: &[u8] = match &luggage.image {
+            Image::Small(bytes) => bytes,
+            Image::Large(file, _) => {
+                fds.push(file.as_raw_fd());
+                &[]
+            }
+        };
+        let head = Opening { length: luggage.image.length(), sent: content.len() }.to_bytes();
+        let sent = sendmsg::<UnixAddr>(
             gate.as_raw_fd(),
-            &[IoSlice::new(&length)],
+            &[IoSlice::new(&head), IoSlice::new(content)],
             &[ControlMessage::ScmRights(&fds)],
-            MsgFlags::MSG_NOSIGNAL,
+            // A child that is stopped does not read; the guardian must not wait for it.
+            MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT,
             None,
-        )
-        .map(drop)
+        )?;
+        if sent == head.len() + content.len() { Ok(()) } else { Err(Errno::EMSGSIZE) }
     }
 
     /// Whether the released child executed its program.
@@ -167,6 +179,8 @@ pub struct Children {
 pub struct Counts {
     /// Wait at the gate for someone to ask for them.
     pub ready: usize,
+    /// Wait at the gate with what they will run.
+    pub assigned: usize,
     /// Are on their way from the gate to their program.
     pub released: usize,
     /// May have executed their program.
@@ -179,6 +193,7 @@ impl Counts {
     fn of(child: &Child) -> Self {
         Self {
             ready: usize::from(matches!(child.state, State::Ready)),
+            assigned: usize::from(matches!(child.state, State::Assigned(_))),
             released: usize::from(matches!(child.state, State::Released)),
             out: usize::from(child.is_out()),
             stopping: usize::from(child.kill_at.is_some()),
@@ -187,6 +202,7 @@ impl Counts {
 
     fn replace(&mut self, before: Self, after: Self) {
         self.ready = self.ready + after.ready - before.ready;
+        self.assigned = self.assigned + after.assigned - before.assigned;
         self.released = self.released + after.released - before.released;
         self.out = self.out + after.out - before.out;
         self.stopping = self.stopping + after.stopping - before.stopping;

@@ -1,9 +1,10 @@
 //! The event loop: what the BEAM asks, what children say, what time brings.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -20,11 +21,11 @@ use super::children::Children;
 use super::door::Door;
 use super::ending::Ending;
 use super::frames::{Frames, Incoming};
-use super::log;
 use super::setup::Changes;
 use super::tail::Tail;
 use super::tails::Tails;
 use super::trees::Trees;
+use super::{image, log};
 
 /// What a descriptor is to the loop. The number of a child or visitor is in the lower bits.
 const INPUT: u64 = 1 << 60;
@@ -49,6 +50,10 @@ pub struct Guardian {
     pub(crate) tails: Tails,
     pub(crate) trees: Trees,
     pub(crate) door: Option<Door>,
+    /// What children inherit.
+    pub(crate) environment: Vec<Vec<u8>>,
+    /// `/dev/null`, once it was needed.
+    pub(crate) null: Option<Rc<OwnedFd>>,
     pub(crate) ending: Option<Ending>,
     pub(crate) ahead: Ahead,
     pub(crate) done: bool,
@@ -98,6 +103,8 @@ impl Guardian {
             tails,
             trees: Trees::default(),
             door,
+            environment: image::own_environment(),
+            null: None,
             ending: None,
             ahead,
             done: false,

@@ -1,13 +1,13 @@
 //! What a child is to do, laid out so that it needs no memory of its own to read it.
 //!
-//! The guardian writes the image into a memory file; the child maps it privately, turns offsets into
-//! pointers in place, and hands those to the kernel. A child that was forked long ago thus learns
-//! what to run without parsing and without allocating.
+//! The child reads the image through its gate, or maps it if it is large; turns offsets into pointers
+//! in place, and hands those to the kernel. A child that was forked long ago thus learns what to run
+//! without parsing and without allocating.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
 
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -52,30 +52,33 @@ pub struct Limit {
     pub hard: u64,
 }
 
+/// The guardian's own environment, which is the BEAM's at its start and does not change.
+pub fn own_environment() -> Vec<Vec<u8>> {
+    std::env::vars_os()
+        .map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='))
+        .collect()
+}
+
 /// The environment of a child: the guardian's own or nothing, less what is unset, plus what is set.
-pub fn environment(spawn: &Spawn) -> Vec<Vec<u8>> {
-    let name_of = |pair: &[u8]| pair.split(|byte| *byte == b'=').next().unwrap_or(pair).to_vec();
-    let changed: std::collections::HashSet<Vec<u8>> = (spawn.set.iter())
-        .map(|pair| name_of(pair))
-        .chain(spawn.unset.iter().map(|name| name.to_vec()))
-        .collect();
-    let mut pairs: Vec<Vec<u8>> = Vec::with_capacity(64);
-    if spawn.inherit {
-        use std::os::unix::ffi::OsStringExt;
-        for (name, value) in std::env::vars_os() {
-            let name = name.into_vec();
-            if !changed.contains(&name) {
-                pairs.push([name, value.into_vec()].join(&b'='));
-            }
-        }
-    }
-    pairs.extend(spawn.set.iter().map(|pair| pair.to_vec()));
-    pairs
+fn environment<'a>(spawn: &'a Spawn, own: &'a [Vec<u8>]) -> Vec<&'a [u8]> {
+    // A few names, so going through them is quicker than any index.
+    let is_changed = |pair: &[u8]| {
+        let name = name_of(pair);
+        spawn.set.iter().any(|pair| name_of(pair) == name)
+            || spawn.unset.iter().any(|unset| unset.as_slice() == name)
+    };
+    let inherited = if spawn.inherit { own } else { &[] };
+    let kept = inherited.iter().map(Vec::as_slice).filter(|pair| !is_changed(pair));
+    kept.chain(spawn.set.iter().map(|pair| pair.as_slice())).collect()
+}
+
+fn name_of(pair: &[u8]) -> &[u8] {
+    pair.split(|byte| *byte == b'=').next().unwrap_or(pair)
 }
 
 /// The paths that `execve` is tried with: the program itself if it has a slash, otherwise each
 /// directory of the child's own `PATH`, an empty one being the working directory, as in a shell.
-pub fn programs(program: &[u8], environment: &[Vec<u8>]) -> Vec<Vec<u8>> {
+fn programs(program: &[u8], environment: &[&[u8]]) -> Vec<Vec<u8>> {
     if program.contains(&b'/') {
         return vec![program.to_vec()];
     }
@@ -87,19 +90,20 @@ pub fn programs(program: &[u8], environment: &[Vec<u8>]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Writes the image of `spawn` into a memory file and gives its length.
+/// Lays out the image of `spawn`; `own` is [`own_environment`]. With `sparing` it goes into a file,
+/// whatever its size: many that wait for their release would take memory that is not given back.
 ///
 /// # Errors
 ///
 /// `EINVAL` for an empty command or a NUL byte in an argument; what the kernel says otherwise.
-pub fn build(spawn: &Spawn) -> Result<(OwnedFd, usize), Errno> {
+pub fn build(spawn: &Spawn, own: &[Vec<u8>], sparing: bool) -> Result<Image, Errno> {
     let program = spawn.arguments.first().filter(|program| !program.is_empty());
-    let environment = environment(spawn);
+    let environment = environment(spawn, own);
     let programs = programs(program.ok_or(Errno::EINVAL)?, &environment);
-    let mut layout = Layout::default();
+    let mut layout = Layout::new();
     let mut header = Header {
         arguments: layout.pointers(spawn.arguments.iter().map(|item| item.as_slice()))?,
-        environment: layout.pointers(environment.iter().map(Vec::as_slice))?,
+        environment: layout.pointers(environment.iter().copied())?,
         programs: layout.pointers(programs.iter().map(Vec::as_slice))?,
         umask: spawn.umask,
         uid: spawn.uid,
@@ -122,26 +126,52 @@ pub fn build(spawn: &Spawn) -> Result<(OwnedFd, usize), Errno> {
         spawn.limits.iter().flat_map(|(resource, soft, hard)| [u64::from(*resource), *soft, *hard]);
     header.limits = layout.words(limits);
     header.limit_count = spawn.limits.len();
-    layout.write(&header)
+    layout.finish(&header, sparing)
 }
 
-/// The bytes behind the header.
-#[derive(Default)]
+/// An image, on its way to a child.
+pub enum Image {
+    /// Fits into what a socket holds without anybody waiting for its reader.
+    Small(Vec<u8>),
+    /// A memory file, and its length.
+    Large(OwnedFd, usize),
+}
+
+/// The most that goes through the gate itself: far less than the kernel's default for sockets.
+const MAX_SMALL: usize = 32_768;
+
+impl Image {
+    pub fn length(&self) -> usize {
+        match self {
+            Self::Small(bytes) => bytes.len(),
+            Self::Large(_, length) => *length,
+        }
+    }
+}
+
+/// The whole image, with room for the header at its start.
 struct Layout {
     bytes: Vec<u8>,
 }
 
-const HEADER: usize = size_of::<Header>().next_multiple_of(8);
-
 impl Layout {
+    fn new() -> Self {
+        let mut bytes = Vec::with_capacity(8192);
+        bytes.resize(size_of::<Header>(), 0);
+        Self { bytes }
+    }
+
     fn offset(&self) -> usize {
-        HEADER + self.bytes.len()
+        self.bytes.len()
     }
 
     fn text(&mut self, text: &[u8]) -> Result<usize, Errno> {
-        let text = CString::new(text).map_err(|_| Errno::EINVAL)?;
+        if text.contains(&0) {
+            return Err(Errno::EINVAL);
+        }
         let offset = self.offset();
-        self.bytes.extend_from_slice(text.as_bytes_with_nul());
+        self.bytes.extend_from_slice(text);
+        self.bytes.push(0);
         Ok(offset)
     }
 
@@ -164,19 +194,19 @@ impl Layout {
         Ok(self.words(offsets.into_iter().chain([0])))
     }
 
-    fn write(self, header: &Header) -> Result<(OwnedFd, usize), Errno> {
-        let fd = memfd_create(c"snakepit", MFdFlags::MFD_CLOEXEC)?;
+    fn finish(mut self, header: &Header, sparing: bool) -> Result<Image, Errno> {
         // SAFETY: `Header` is plain data; its padding is written too, and is zero or stale bytes of
         // this very process.
         let head = unsafe {
             std::slice::from_raw_parts(std::ptr::from_ref(header).cast::<u8>(), size_of::<Header>())
         };
-        let mut whole = head.to_vec();
-        whole.resize(HEADER, 0);
-        whole.extend_from_slice(&self.bytes);
-        let mut file = File::from(fd);
-        file.write_all(&whole)
+        self.bytes[..head.len()].copy_from_slice(head);
+        if self.bytes.len() <= MAX_SMALL && !sparing {
+            return Ok(Image::Small(self.bytes));
+        }
+        let mut file = File::from(memfd_create(c"snakepit", MFdFlags::MFD_CLOEXEC)?);
+        file.write_all(&self.bytes)
             .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
-        Ok((file.into(), whole.len()))
+        Ok(Image::Large(file.into(), self.bytes.len()))
     }
 }

@@ -9,6 +9,7 @@ mod ending;
 mod frames;
 mod gate;
 mod guardian;
+mod heap;
 mod image;
 mod log;
 mod reap;
@@ -43,6 +44,7 @@ fn start() -> Result<(), Errno> {
     setup::subreaper()?;
     let changes = setup::endure();
     log::start();
+    heap::keep();
     let mut frames = Frames::new(input, output);
     let (greeting, early) = match greeting(&mut frames)? {
         Some(Ok(greeting)) => greeting,

@@ -1,6 +1,5 @@
 //! What the guardian makes of itself before it does anything else.
 
-use std::ffi::{CStr, CString};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -8,21 +7,24 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use snakepit_core::Pid;
 
 /// Where `open_port` with `:nouse_stdio` puts the two directions. Standard input, output and error
 /// are the BEAM's own, for children that inherit them.
 const INPUT: i32 = 3;
 const OUTPUT: i32 = 4;
 
-/// What children are given back of what the guardian changed for itself.
+/// What children are told of the guardian, and given back of what it changed for itself.
 #[derive(Clone, Copy)]
 pub struct Changes {
+    /// The guardian's own pid.
+    pub guardian: libc::pid_t,
     /// The limit of descriptors, before it was raised.
     pub descriptors: libc::rlimit,
     /// The priority.
     pub nice: i32,
-    /// The OOM score, if the guardian could change its own.
-    pub oom_score: Option<&'static CStr>,
+    /// The OOM score, if the guardian could change its own. Text that ends with a NUL.
+    pub oom_score: Option<[u8; 8]>,
 }
 
 /// What the guardian ignores, and children do not.
@@ -90,12 +92,20 @@ pub fn endure() -> Changes {
     // own gets most of it, whatever their priorities; this raises that of the guardian's session.
     let _ = std::fs::write("/proc/self/autogroup", "-20");
     let file = "/proc/self/oom_score_adj";
-    let before = std::fs::read_to_string(file).ok().and_then(|text| CString::new(text.trim()).ok());
+    let before = std::fs::read_to_string(file).ok().and_then(|text| text_of(text.trim()));
     let oom_score = before.filter(|_| std::fs::write(file, "-1000").is_ok());
     Changes {
+        guardian: Pid::current().as_raw(),
         descriptors: libc::rlimit { rlim_cur: soft, rlim_max: hard },
         nice,
-        // Leaked on purpose: children read it for as long as the guardian lives.
-        oom_score: oom_score.map(|score| &*Box::leak(score.into_boxed_c_str())),
+        oom_score,
     }
+}
+
+/// A number as text that needs no heap, which children do not have.
+fn text_of(number: &str) -> Option<[u8; 8]> {
+    let mut text = [0; 8];
+    // The last stays zero.
+    text[..7].get_mut(..number.len())?.copy_from_slice(number.as_bytes());
+    Some(text)
 }

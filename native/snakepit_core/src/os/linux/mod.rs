@@ -6,7 +6,7 @@ mod procfs;
 
 pub(crate) use host::{boot_id, pid_namespace};
 pub(crate) use pidfd::{Reference, wait_for_exits};
-pub(crate) use procfs::{inspect, lock_limit, scan, start_is_past};
+pub(crate) use procfs::{boot_time, inspect, lock_limit, scan, start_between, start_is_past};
 
 /// glibc keeps 32 and 33 for itself and says so through `SIGRTMIN`.
 pub(crate) fn is_realtime_signal(number: libc::c_int) -> bool {

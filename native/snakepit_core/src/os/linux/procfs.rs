@@ -6,6 +6,7 @@
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use nix::dir::Dir;
 use nix::errno::Errno;
@@ -205,11 +206,29 @@ fn parse_state(letter: u8, threads: i64) -> State {
 }
 
 /// Whether the tick in which a process started is over: from then on no other process can start in
-/// it. `CLOCK_BOOTTIME` is the clock of `starttime`, in ticks of 1/100 s whatever the kernel's own.
+/// it.
 pub(crate) fn start_is_past(start: u64) -> bool {
-    let Ok(now) = clock_gettime(ClockId::CLOCK_BOOTTIME) else { return false };
-    let ticks = i128::from(now.tv_sec()) * 100 + i128::from(now.tv_nsec()) / 10_000_000;
-    ticks > i128::from(start)
+    boot_time().is_some_and(|now| tick(now) > start)
+}
+
+/// The start time of a process that was made between these two moments, in ticks, if that is one tick.
+/// A microsecond on either side is for the kernel's own rounding.
+pub(crate) fn start_between(before: Duration, after: Duration) -> Option<u64> {
+    let margin = Duration::from_micros(1);
+    let (first, last) = (tick(before.saturating_sub(margin)), tick(after + margin));
+    (first == last).then_some(first)
+}
+
+/// `CLOCK_BOOTTIME`: the clock of `starttime`.
+pub(crate) fn boot_time() -> Option<Duration> {
+    let now = clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?;
+    let (seconds, nanos) = (u64::try_from(now.tv_sec()).ok()?, u32::try_from(now.tv_nsec()).ok()?);
+    Some(Duration::new(seconds, nanos))
+}
+
+/// Ticks of `starttime` are 1/100 s, whatever the kernel's own.
+fn tick(time: Duration) -> u64 {
+    time.as_secs() * 100 + u64::from(time.subsec_nanos() / 10_000_000)
 }
 
 fn parse_real_uid(status: &[u8]) -> Option<u32> {

@@ -1,0 +1,199 @@
+//! What dead runs have left behind is ended, and nothing else is.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::collections::HashSet;
+use std::process::Command;
+use std::time::Duration;
+
+use snakepit_core::Identity;
+use snakepit_core::lineage::Lineage;
+use snakepit_core::marker::{self, Owner};
+use snakepit_core::reap::{self, DeadRun, Reaped, Report, Search};
+use snakepit_core::run_id::RunId;
+use support::pidfd::{Stray, catch_all};
+use support::spawn::Spawned;
+use support::{eventually, fixture, plan};
+
+const GRACE: Duration = Duration::from_millis(200);
+
+/// Waits for its input to end.
+fn idle() -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "read _"]);
+    command
+}
+
+fn mark(command: &mut Command, run_id: RunId, instance: &str, owner: &str) {
+    command.env(marker::RUN_ID, run_id.to_string());
+    command.env(marker::INSTANCE, instance).env(marker::OWNER, owner);
+}
+
+fn marked(run_id: RunId, instance: &str, owner: &str) -> Spawned {
+    let mut command = idle();
+    mark(&mut command, run_id, instance, owner);
+    Spawned::start(&mut command)
+}
+
+/// With an empty environment; only the limit that it inherits says whose it is.
+fn of_lineage(run_id: RunId) -> Spawned {
+    let limit = Lineage::new(run_id, 1).to_limit();
+    let mut command = Command::new("prlimit");
+    command.arg(format!("--locks={limit}:")).args(["env", "-i", "sh", "-c", "echo; read _"]);
+    let mut spawned = Spawned::start(&mut command);
+    spawned.line();
+    spawned
+}
+
+/// A BEAM that has been, as a marker tells of it.
+fn dead_owner() -> String {
+    let mut one = Spawned::polite();
+    let owner = Owner::from(&one.identity()).to_string();
+    one.end();
+    owner
+}
+
+/// Of each test its own: they run at once, and to another of the same the marked would be strays.
+fn instance() -> String {
+    format!("test-{}", fresh())
+}
+
+fn fresh() -> RunId {
+    RunId::generate().unwrap()
+}
+
+fn run(run_id: RunId, identities: Vec<Identity>) -> DeadRun {
+    DeadRun { run_id, identities }
+}
+
+fn reap(instance: &str, runs: &[DeadRun], spared: &[RunId]) -> Report {
+    let spared: HashSet<_> = spared.iter().copied().collect();
+    let search = Search { runs, instance: instance.as_bytes(), spared: &spared };
+    reap::reap(search, &plan(GRACE)).unwrap()
+}
+
+fn counts(reaped: &Reaped) -> (usize, usize, usize, usize, usize) {
+    let survivors = reaped.survivors.len();
+    (reaped.found, reaped.stopped, reaped.killed, reaped.ambiguous, survivors)
+}
+
+#[test]
+fn what_is_noted_marked_or_descends_is_ended_and_counted_with_its_run() {
+    let instance = instance();
+    let (one, other) = (fresh(), fresh());
+    let owner = dead_owner();
+    let noted = Spawned::start(&mut idle());
+    let by_marker = marked(one, &instance, &owner);
+    let by_lineage = of_lineage(one);
+    // Only the parent is noted, and two of its children are in sessions of their own.
+    let mut parent = Spawned::start(&mut fixture("scatters_children.py"));
+    let children = catch_all(&parent.line());
+
+    let runs = [run(one, vec![noted.identity()]), run(other, vec![parent.identity()])];
+    let report = reap(&instance, &runs, &[]);
+    assert_eq!(counts(&report.runs[0]), (3, 3, 0, 0, 0));
+    assert_eq!(counts(&report.runs[1]), (1 + children.len(), 1 + children.len(), 0, 0, 0));
+    assert_eq!(counts(&report.strays), (0, 0, 0, 0, 0));
+    assert!(![&noted, &by_marker, &by_lineage, &parent].iter().any(|one| one.lives()));
+    assert!(!children.iter().any(Stray::lives));
+}
+
+#[test]
+fn a_daemon_that_is_marked_is_ended_with_its_child_that_is_not() {
+    let instance = instance();
+    let run_id = fresh();
+    let mut command = fixture("daemonizes.py");
+    mark(&mut command, run_id, &instance, &dead_owner());
+    let mut parent = Spawned::start(&mut command);
+    let family = catch_all(&parent.line());
+    eventually("the parent has ended", || !parent.lives());
+    let report = reap(&instance, &[run(run_id, vec![])], &[]);
+    assert_eq!(counts(&report.runs[0]), (2, 2, 0, 0, 0));
+    assert!(!family.iter().any(Stray::lives));
+}
+
+#[test]
+fn what_may_be_anybodys_is_left_alone() {
+    let instance = instance();
+    let (run_id, other, spared) = (fresh(), fresh(), fresh());
+    let owner = dead_owner();
+    let living = Owner::current().unwrap().to_string();
+    let mut elsewhere = Owner::current().unwrap();
+    elsewhere.namespace += 1;
+    let mut earlier = Owner::current().unwrap();
+    earlier.boot[0] ^= 1;
+    let mut by_arguments = idle();
+    by_arguments.args(["sh", "--run-id", &run_id.to_string()]);
+    let mut without_owner = idle();
+    without_owner.env(marker::RUN_ID, run_id.to_string()).env(marker::INSTANCE, &instance);
+
+    let bystanders = [
+        Spawned::polite(),
+        Spawned::start(&mut by_arguments),
+        Spawned::start(&mut without_owner),
+        marked(run_id, "another", &owner),
+        marked(run_id, &instance, &living),
+        marked(run_id, &instance, &elsewhere.to_string()),
+        marked(run_id, &instance, &earlier.to_string()),
+        marked(spared, &instance, &owner),
+        of_lineage(other),
+        of_lineage(spared),
+    ];
+    let report = reap(&instance, &[run(run_id, vec![])], &[spared]);
+    assert_eq!(counts(&report.runs[0]), (0, 0, 0, 0, 0));
+    assert_eq!(counts(&report.strays), (0, 0, 0, 0, 0));
+    assert!(bystanders.iter().all(Spawned::is_untouched));
+}
+
+#[test]
+fn a_run_that_nobody_knows_is_told_by_its_markers_alone() {
+    let instance = instance();
+    let (run_id, owner) = (fresh(), dead_owner());
+    let strays = [marked(run_id, &instance, &owner), marked(run_id, &instance, &owner)];
+    let report = reap(&instance, &[], &[]);
+    assert!(report.runs.is_empty());
+    assert_eq!(counts(&report.strays), (2, 2, 0, 0, 0));
+    assert!(!strays.iter().any(Spawned::lives));
+}
+
+#[test]
+fn what_is_noted_and_gone_is_not_who_has_its_pid_now() {
+    let instance = instance();
+    let run_id = fresh();
+    let bystander = Spawned::polite();
+    let mut gone = Spawned::polite();
+    let mut recycled = gone.identity();
+    gone.end();
+    // As if the kernel had given its pid to the bystander.
+    recycled.pid = bystander.pid();
+    let report = reap(&instance, &[run(run_id, vec![recycled])], &[]);
+    assert_eq!(counts(&report.runs[0]), (0, 0, 0, 0, 0));
+    assert!(bystander.is_untouched());
+}
+
+#[test]
+fn what_cannot_be_told_is_counted_and_left_alone() {
+    let instance = instance();
+    let run_id = fresh();
+    let bystander = Spawned::polite();
+    let mut identity = bystander.identity();
+    identity.namespace += 1;
+    let report = reap(&instance, &[run(run_id, vec![identity])], &[]);
+    assert_eq!(counts(&report.runs[0]), (0, 0, 0, 1, 0));
+    assert!(bystander.is_untouched());
+}
+
+#[test]
+fn the_stubborn_are_killed_after_one_grace_period() {
+    let instance = instance();
+    let run_id = fresh();
+    let mut command = fixture("ignores_sigterm.py");
+    let mut stubborn = Spawned::start(command.arg("9"));
+    let children = catch_all(&stubborn.line());
+    let polite = Spawned::polite();
+    let report = reap(&instance, &[run(run_id, vec![stubborn.identity(), polite.identity()])], &[]);
+    assert_eq!(counts(&report.runs[0]), (11, 1, 10, 0, 0));
+    assert!(!stubborn.lives() && !polite.lives() && !children.iter().any(Stray::lives));
+}

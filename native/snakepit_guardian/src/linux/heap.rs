@@ -1,0 +1,55 @@
+//! Memory that children do not need, so that forking them does not copy it.
+//!
+//! A fork copies the page tables of the heap, and after it each page of the heap that the guardian
+//! writes to, one fault at a time. Children never touch it: what they are told lies on the stack.
+
+use std::ops::Range;
+
+use libc::c_void;
+use tracing::debug;
+
+/// Address space for the heap to grow into, which costs nothing until it is used.
+const ROOM: usize = 16 * 1024 * 1024;
+
+/// Keeps the heap to this process. Where that cannot be done, children get copies that they do not use.
+pub fn keep() {
+    if cfg!(target_env = "gnu") {
+        make_room();
+    }
+    let Some(heap) = heap() else { return };
+    // SAFETY: the location of this thread's own variable.
+    let errno = unsafe { libc::__errno_location() } as usize;
+    // A statically linked program may have its thread's variables in there, and those children need.
+    if heap.contains(&errno) {
+        return;
+    }
+    // SAFETY: the heap as the kernel lists it. Children read and write nothing in it.
+    let result =
+        unsafe { libc::madvise(heap.start as *mut c_void, heap.len(), libc::MADV_DONTFORK) };
+    debug!(result, bytes = heap.len(), "children get no copy of the heap");
+}
+
+/// Has the heap grow once and for all: what it grows by later is another mapping, and copied.
+#[cfg(target_env = "gnu")]
+fn make_room() {
+    let room = ROOM.try_into().unwrap_or_default();
+    // SAFETY: sets two numbers of the allocator's.
+    unsafe {
+        libc::mallopt(libc::M_TOP_PAD, room);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, room);
+    }
+    // More than it begins with, in pieces that are small enough to come from it.
+    let pieces: Vec<Vec<u8>> = (0..4).map(|_| Vec::with_capacity(65_536)).collect();
+    std::hint::black_box(&pieces);
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn make_room() {}
+
+fn heap() -> Option<Range<usize>> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let line = maps.lines().find(|line| line.ends_with("[heap]"))?;
+    let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+    let address = |text| usize::from_str_radix(text, 16).ok();
+    Some(address(start)?..address(end)?)
+}

@@ -1,0 +1,194 @@
+defmodule Snakepit.OwnersTest do
+  use ExUnit.Case, async: false
+
+  import Snakepit.Test.Eventually
+
+  alias Snakepit.Test.{Beam, Family, ProcScan}
+
+  @moduletag timeout: 120_000
+
+  @telemetry Path.expand("../fixtures/telemetry.exs", __DIR__)
+
+  defp start_family(beam, id) do
+    token = Family.token()
+
+    {:ok, _} =
+      Beam.run(beam, """
+      with {:ok, child} <- Snakepit.Test.Workers.start(#{inspect(id)}, ["sh", "-c", #{inspect(Family.script(token))}]),
+           do: {:ok, child.os_pid}
+      """)
+
+    eventually(fn -> length(Family.members(token)) == 4 end)
+    token
+  end
+
+  defp registered(beam),
+    do: Beam.run(beam, "for {id, _} <- Snakepit.Pool.ProcessRegistry.list_all_workers(), do: id")
+
+  defp ledger(beam),
+    do: Beam.run(beam, "for entry <- Snakepit.Pool.PIDLedger.all(), do: entry.worker_id")
+
+  defp kill_owner(beam, id) do
+    Beam.run(
+      beam,
+      "{:ok, info} = Snakepit.Pool.ProcessRegistry.get_worker_info(#{inspect(id)}); Process.exit(info.owner, :kill)"
+    )
+  end
+
+  # What the default logger says from here on is in this file.
+  defp log_to_file(beam) do
+    path = Path.join(Beam.temporary_directory(), "log")
+    config = "%{config: %{file: #{inspect(String.to_charlist(path))}}, level: :info}"
+    :ok = Beam.run(beam, ":logger.add_handler(:test_file, :logger_std_h, #{config})")
+    fn -> Beam.run(beam, ":logger_std_h.filesync(:test_file)") && File.read!(path) end
+  end
+
+  test "the process of an owner that dies is ended, and then its entry goes" do
+    beam = Beam.start()
+    families = for id <- ["a", "b", "c"], do: {id, start_family(beam, id)}
+
+    :ok =
+      Beam.run(beam, "spawn(fn -> Snakepit.Pool.ProcessRegistry.reserve_worker(\"r\") end); :ok")
+
+    for id <- ["a", "b"], do: kill_owner(beam, id)
+    eventually(fn -> registered(beam) == ["c"] end)
+    # By then, not some time after.
+    for {id, family} <- families, id != "c", do: assert(Family.members(family) == [])
+    assert ledger(beam) == ["c"]
+    assert length(Family.members(families |> List.last() |> elem(1))) == 4
+  end
+
+  test "an entry is not removed while its process lives" do
+    beam = Beam.start()
+    family = start_family(beam, "w")
+
+    assert {:error, :alive} =
+             Beam.run(
+               beam,
+               "with {:error, error} <- Snakepit.Pool.ProcessRegistry.unregister_worker(\"w\"), do: {:error, error.reason}"
+             )
+
+    assert Beam.run(beam, "Snakepit.Pool.ProcessRegistry.cleanup_dead_workers()") == 0
+
+    assert {:error, :survivors} =
+             Beam.run(
+               beam,
+               "with {:error, error} <- Snakepit.Pool.PIDLedger.clear(), do: {:error, error.reason}"
+             )
+
+    assert registered(beam) == ["w"]
+    assert ledger(beam) == ["w"]
+    assert length(Family.members(family)) == 4
+  end
+
+  test "a registry that crashes knows its workers again, and no worker notices" do
+    beam = Beam.start()
+    log = log_to_file(beam)
+    family = start_family(beam, "w")
+    other = start_family(beam, "other")
+
+    [os_pid] =
+      Beam.run(beam, "for %{id: \"w\", os_pid: os_pid} <- Snakepit.workers(), do: os_pid")
+
+    Beam.run(beam, """
+    registry = Process.whereis(Snakepit.Pool.ProcessRegistry)
+    Process.exit(registry, :kill)
+    wait = fn wait -> if Process.whereis(Snakepit.WorkerSupervisor) && Process.whereis(Snakepit.Pool.ProcessRegistry) not in [nil, registry], do: :ok, else: (Process.sleep(5); wait.(wait)) end
+    wait.(wait)
+    """)
+
+    assert Enum.sort(registered(beam)) == ["other", "w"]
+
+    assert [^os_pid] =
+             Beam.run(beam, "for %{id: \"w\", os_pid: os_pid} <- Snakepit.workers(), do: os_pid")
+
+    for token <- [family, other], do: assert(length(Family.members(token)) == 4)
+
+    # And it watches their owners again.
+    kill_owner(beam, "other")
+    eventually(fn -> registered(beam) == ["w"] end)
+    assert Family.members(other) == []
+    assert length(Family.members(family)) == 4
+    # The registry's own end is the supervisor's business; nobody else has crashed.
+    refute log.() =~ "GenServer Snakepit"
+    refute log.() =~ "terminating"
+    :ok = Beam.run(beam, "Application.stop(:snakepit)")
+    assert Family.members(family) == []
+  end
+
+  test "a ledger that crashes takes the workers with it, and loses nothing" do
+    beam = Beam.start()
+    id = Beam.run(beam, "Snakepit.run_id()")
+    family = start_family(beam, "w")
+
+    Beam.run(beam, """
+    ledger = Process.whereis(Snakepit.Pool.PIDLedger)
+    Process.exit(ledger, :kill)
+    wait = fn wait -> if Process.whereis(Snakepit.WorkerSupervisor) && Process.whereis(Snakepit.Pool.PIDLedger) not in [nil, ledger], do: :ok, else: (Process.sleep(5); wait.(wait)) end
+    wait.(wait)
+    """)
+
+    assert Family.members(family) == []
+    assert Beam.run(beam, "Snakepit.RunState.current()") == :running
+    assert Beam.run(beam, "Snakepit.run_id()") == id
+    assert %{stale_entries: stale} = Beam.run(beam, "Snakepit.Auditor.audit()")
+    assert stale in 0..1
+    eventually(fn -> registered(beam) == [] end)
+    again = start_family(beam, "w")
+    :ok = Beam.run(beam, "Application.stop(:snakepit)")
+    assert Family.members(again) == []
+    {:ok, _} = Beam.run(beam, "Application.ensure_all_started(:snakepit)")
+
+    assert [%{run_id: ^id, terminated_by: :clean_shutdown}] =
+             Beam.run(beam, "Snakepit.RunState.history()")
+  end
+
+  test "the auditor ends what has our marks and is not below the guardian, and forgets the dead" do
+    bystanders = Family.bystanders()
+    beam = Beam.start([audit_interval_ms: 600_000], libraries: [@telemetry])
+    family = start_family(beam, "w")
+    token = Family.token()
+
+    # Started by somebody else in that BEAM, with the marks of a worker; one with another run's.
+    start = fn run_id ->
+      Beam.run(beam, """
+      run = Snakepit.Run.current!()
+      {:ok, marks} = Snakepit.Native.marker_environment(#{run_id}, "x", run.instance)
+      env = for {name, value} <- marks, do: {String.to_charlist(name), String.to_charlist(value)}
+      port = Port.open({:spawn_executable, System.find_executable("sleep")}, [args: ["#{token}"], env: env])
+      {:os_pid, os_pid} = Port.info(port, :os_pid)
+      os_pid
+      """)
+    end
+
+    ours = start.("run.id")
+    others = start.(~s|"zzzzzzz"|)
+    eventually(fn -> length(Family.members(token)) == 2 end)
+    assert %{orphans: 1, stale_entries: 0} = Beam.run(beam, "Snakepit.Auditor.audit()")
+    refute ProcScan.running?(ours)
+    assert ProcScan.running?(others)
+    assert length(Family.members(family)) == 4
+    assert Enum.all?(bystanders, &ProcScan.running?/1)
+
+    # One that is registered and gone, without its owner's knowledge.
+    assert %{orphans: 0, stale_entries: 1} =
+             Beam.run(beam, """
+             :ok = Snakepit.Pool.ProcessRegistry.reserve_worker("dead")
+             port = Port.open({:spawn_executable, System.find_executable("sleep")}, [args: ["60"]])
+             {:os_pid, os_pid} = Port.info(port, :os_pid)
+             :ok = Snakepit.Pool.ProcessRegistry.activate_worker("dead", self(), os_pid)
+             :ok = Snakepit.ProcessKiller.kill_with_escalation(os_pid)
+             Snakepit.Auditor.audit()
+             """)
+
+    assert registered(beam) == ["w"]
+
+    events =
+      Beam.run(
+        beam,
+        "for {[:snakepit, :audit, :completed], measurements, _} <- :telemetry.events(), do: measurements"
+      )
+
+    assert [%{count: 1, orphans: 1}, %{orphans: 0, stale_entries: 1, duration_ms: _}] = events
+  end
+end

@@ -1,0 +1,35 @@
+defmodule Snakepit.AuditorTest do
+  use Snakepit.Test.OwnDirectory, async: false
+
+  import ExUnit.CaptureLog
+
+  alias Snakepit.{Auditor, Native, Run}
+  alias Snakepit.Test.{Program, ProcScan}
+
+  doctest Auditor
+
+  defp stray do
+    run = Run.current!()
+    {:ok, marks} = Native.marker_environment(run.id, "x", run.instance)
+    env = for {name, value} <- marks, do: {String.to_charlist(name), String.to_charlist(value)}
+    Program.sleeper(env: env)
+  end
+
+  test "what has this run's marks and is not below the guardian is ended" do
+    stray = stray()
+    bystander = Program.sleeper()
+    log = capture_log(fn -> assert %{orphans: 1} = Auditor.audit() end)
+    assert log =~ "ends processes that nobody looks after: #{stray}"
+    refute ProcScan.running?(stray)
+    assert ProcScan.running?(bystander)
+    assert %{orphans: 0, stale_entries: 0} = Auditor.audit()
+  end
+
+  @tag config: [audit_interval_ms: 20]
+  test "by itself, again and again" do
+    for _ <- 1..2 do
+      stray = stray()
+      eventually(fn -> not ProcScan.running?(stray) end)
+    end
+  end
+end

@@ -1,0 +1,74 @@
+defmodule Snakepit.Pool.ApplicationCleanupTest do
+  use Snakepit.Test.OwnDirectory, async: false
+
+  import ExUnit.CaptureLog
+
+  alias Snakepit.{Guardian, History}
+  alias Snakepit.Pool.{ApplicationCleanup, ProcessRegistry}
+  alias Snakepit.Test.{Program, ProcScan, Workers}
+
+  @stubborn ["sh", "-c", "trap '' TERM; echo ready; exec sleep 600"]
+
+  defp start_stubborn do
+    {:ok, child} = Workers.start("w", @stubborn)
+    eventually(fn -> Guardian.output_tail(child) == {:ok, "ready\n"} end)
+    child
+  end
+
+  @tag config: [cleanup_on_stop_timeout_ms: 50]
+  test "the stop ends what does not end when asked, and says so", %{data_dir: data_dir} do
+    child = start_stubborn()
+    assert capture_log(fn -> Application.stop(:snakepit) end) =~ "had to kill 1 processes"
+    refute ProcScan.running?(child.os_pid)
+
+    assert [%{terminated_by: :clean_shutdown, found: 1, killed: 1, gone: 1}] =
+             History.list(data_dir)
+  end
+
+  test "a stop with nothing to do says nothing", %{data_dir: data_dir} do
+    {:ok, child} = Workers.start("w", ["sleep", "600"])
+    assert Workers.stop(child) == :normal
+    log = capture_log([level: :warning], fn -> Application.stop(:snakepit) end)
+    assert log == ""
+    assert [%{terminated_by: :clean_shutdown, found: 0, killed: 0}] = History.list(data_dir)
+  end
+
+  @tag config: [cleanup_on_stop: false]
+  test "switched off, it leaves the end to the guardian", %{data_dir: data_dir} do
+    {:ok, child} = Workers.start("w", ["sleep", "600"])
+    :ok = Application.stop(:snakepit)
+    refute ProcScan.running?(child.os_pid)
+    assert [%{clean_shutdown: false}] = History.list(data_dir)
+  end
+
+  test "a crash beside it is no stop" do
+    {:ok, child} = Workers.start("w", ["sleep", "600"])
+    crash(ProcessRegistry)
+    assert ProcScan.running?(child.os_pid)
+    assert Workers.stop(child) == :normal
+  end
+
+  test "without a guardian what is left is found by its marks" do
+    stray = start_stray()
+    guardian = Guardian.os_pid()
+
+    without_supervisor(fn ->
+      {:ok, _child} = Workers.start("w", ["sleep", "600"])
+      server = Process.whereis(Guardian)
+      System.cmd("kill", ["-KILL", "#{guardian}"])
+      eventually(fn -> not Process.alive?(server) end)
+      # Swept by then; one more has come.
+      late = start_stray()
+      assert %{stopped: 1, killed: 0, survivors: []} = ApplicationCleanup.run(1_000, 1_000)
+      refute ProcScan.running?(late)
+      refute ProcScan.running?(stray)
+    end)
+  end
+
+  defp start_stray do
+    run = Snakepit.Run.current!()
+    {:ok, marks} = Snakepit.Native.marker_environment(run.id, "x", run.instance)
+    env = for {name, value} <- marks, do: {String.to_charlist(name), String.to_charlist(value)}
+    Program.sleeper(env: env)
+  end
+end

@@ -1,0 +1,221 @@
+defmodule Snakepit.Pool.ProcessRegistryTest do
+  use Snakepit.Test.OwnDirectory, async: false
+
+  import ExUnit.CaptureLog
+
+  alias Snakepit.{Error, Native}
+  alias Snakepit.Pool.{PIDLedger, ProcessRegistry}
+  alias Snakepit.Test.{Program, ProcScan, Workers}
+
+  doctest ProcessRegistry
+
+  defp start!(id) do
+    {:ok, child} = Workers.start(id, ["sleep", "600"])
+    child
+  end
+
+  # A process that did something and lives on.
+  defp agent(fun) do
+    asker = self()
+    pid = spawn(fn -> send(asker, {self(), fun.()}) && Process.sleep(:infinity) end)
+
+    receive do
+      {^pid, answer} -> {pid, answer}
+    end
+  end
+
+  test "reads tell what there is" do
+    child = start!("w")
+    :ok = ProcessRegistry.reserve_worker("r")
+    run_id = Snakepit.run_id()
+    assert ProcessRegistry.get_run_id() == run_id
+    assert ProcessRegistry.get_active_process_pids() == [child.os_pid]
+    assert ProcessRegistry.pids_for_run(run_id) == [child.os_pid]
+    assert ProcessRegistry.pids_for_run("zzzzzzz") == []
+    assert ProcessRegistry.worker_registered?("w")
+    refute ProcessRegistry.worker_registered?("x")
+
+    assert {:ok, %{status: :active, os_pid: os_pid, owner: owner}} =
+             ProcessRegistry.get_worker_info("w")
+
+    assert {os_pid, owner} == {child.os_pid, child.owner}
+    assert {:ok, %{status: :reserved, os_pid: nil}} = ProcessRegistry.get_worker_info("r")
+    assert {:error, %Error{reason: :not_found}} = ProcessRegistry.get_worker_info("x")
+    assert ProcessRegistry.validate_workers() == []
+
+    assert ProcessRegistry.get_stats() == %{
+             total_registered: 2,
+             alive_workers: 1,
+             dead_workers: 0,
+             active_process_pids: [child.os_pid],
+             reserved: 1
+           }
+  end
+
+  test "ids are strings that go into an environment" do
+    for id <- ["", "a\0b", :atom, nil, 1] do
+      assert_raise ArgumentError, ~r/worker id/, fn -> ProcessRegistry.reserve_worker(id) end
+    end
+  end
+
+  test "a worker is activated once, by its identity, and only if it was reserved" do
+    os_pid = Program.sleeper()
+    {:ok, {_, identity}} = Native.process_lookup(os_pid)
+
+    for {id, fingerprint} <- [
+          {"a", identity},
+          {"b", [identity: identity]},
+          {"c", nil},
+          {"d", [pgid: 1]}
+        ] do
+      assert {:error, %Error{reason: :not_reserved}} =
+               ProcessRegistry.activate_worker(id, self(), os_pid, fingerprint)
+
+      :ok = ProcessRegistry.reserve_worker(id)
+      :ok = ProcessRegistry.activate_worker(id, self(), os_pid, fingerprint)
+      assert {:ok, %{os_pid: ^os_pid}} = ProcessRegistry.get_worker_info(id)
+
+      assert {:error, %Error{reason: :not_reserved}} =
+               ProcessRegistry.activate_worker(id, self(), os_pid, fingerprint)
+    end
+
+    :ok = ProcessRegistry.reserve_worker("gone")
+
+    assert {:error, %Error{operation: :activate_worker}} =
+             ProcessRegistry.activate_worker("gone", self(), 0)
+  end
+
+  test "an entry goes when its process is known to be gone, and not before" do
+    child = start!("w")
+
+    assert {:error, %Error{reason: :alive, os_pid: os_pid}} =
+             ProcessRegistry.unregister_worker("w")
+
+    assert os_pid == child.os_pid
+    assert ProcessRegistry.cleanup_dead_workers() == 0
+    System.cmd("kill", ["-KILL", "#{child.os_pid}"])
+    eventually(fn -> ProcessRegistry.validate_workers() != [] end)
+    assert ProcessRegistry.cleanup_dead_workers() == 1
+    assert ProcessRegistry.unregister_worker("w") == :ok
+    assert PIDLedger.all() == []
+  end
+
+  test "an owner that dies has its process ended; a reservation of one goes at once" do
+    child = start!("w")
+    {holder, :ok} = agent(fn -> ProcessRegistry.reserve_worker("r") end)
+    Process.exit(holder, :kill)
+    eventually(fn -> not ProcessRegistry.worker_registered?("r") end)
+    Process.exit(child.owner, :kill)
+    eventually(fn -> not ProcessRegistry.worker_registered?("w") end)
+    refute ProcScan.running?(child.os_pid)
+  end
+
+  test "owners that die while others are being ended have their turn" do
+    children = for n <- 1..30, do: start!("w#{n}")
+    for child <- children, do: spawn(fn -> Process.exit(child.owner, :kill) end)
+    eventually(fn -> ProcessRegistry.list_all_workers() == [] end)
+    refute Enum.any?(children, &ProcScan.running?(&1.os_pid))
+  end
+
+  test "an owner that has handed on its worker may die" do
+    os_pid = Program.sleeper()
+    {first, :ok} = agent(fn -> ProcessRegistry.reserve_worker("w") end)
+    monitor = Process.monitor(first)
+    # What has happened to the first is heard before what has come of the worker.
+    :ok = :sys.suspend(ProcessRegistry)
+    Process.exit(first, :kill)
+    assert_receive {:DOWN, ^monitor, :process, ^first, :killed}
+    :ok = ProcessRegistry.activate_worker("w", self(), os_pid)
+    :ok = :sys.resume(ProcessRegistry)
+    assert ProcessRegistry.cleanup_dead_workers() == 0
+    assert {:ok, %{status: :active}} = ProcessRegistry.get_worker_info("w")
+    assert ProcScan.running?(os_pid)
+  end
+
+  test "reservations that come to nothing are swept, those of the moment are not" do
+    :ok = ProcessRegistry.reserve_worker("old")
+    assert ProcessRegistry.sweep_reservations() == 0
+    eventually(fn -> ProcessRegistry.sweep_reservations(0) == 1 end)
+    refute ProcessRegistry.worker_registered?("old")
+
+    assert {:error, %Error{reason: :not_reserved}} =
+             ProcessRegistry.activate_worker("old", self(), 1, "x")
+
+    # By itself, every few seconds; and whatever else it is sent does not matter.
+    registry = Process.whereis(ProcessRegistry)
+
+    for message <- [:sweep, :nonsense, {:DOWN, make_ref(), :process, self(), :x}, :end_dying],
+        do: send(registry, message)
+
+    assert ProcessRegistry.sweep_reservations() == 0
+    assert Process.whereis(ProcessRegistry) == registry
+  end
+
+  test "what the ledger cannot take does not happen, and what it cannot forget stays", %{run: run} do
+    child = start!("w")
+    {holder, :ok} = agent(fn -> ProcessRegistry.reserve_worker("held") end)
+    :ok = ProcessRegistry.reserve_worker("r")
+    lose_directory(run)
+
+    assert {:error, %Error{operation: :reserve_worker, reason: :estale}} =
+             ProcessRegistry.reserve_worker("new")
+
+    refute ProcessRegistry.worker_registered?("new")
+
+    assert {:error, %Error{operation: :activate_worker, reason: :estale}} =
+             ProcessRegistry.activate_worker("r", self(), child.os_pid)
+
+    assert {:ok, %{status: :reserved}} = ProcessRegistry.get_worker_info("r")
+
+    assert {:error, %Error{operation: :unregister_worker, reason: :estale}} =
+             ProcessRegistry.unregister_worker("r")
+
+    Process.exit(holder, :kill)
+    # Tried again by whoever comes by, as it was not taken by anybody.
+    for _ <- 1..2, do: assert(ProcessRegistry.sweep_reservations(0) == 0)
+    assert [{"r", _, 0}] = :ets.lookup(ProcessRegistry, "r")
+  end
+
+  @tag config: [cleanup_max_retries: 1, cleanup_retry_interval_ms: 1]
+  test "who gives up says so, and its entry stays", %{run: run} do
+    child = start!("w")
+    registry = Process.whereis(ProcessRegistry)
+    lose_directory(run)
+
+    log =
+      capture_log(fn ->
+        Process.exit(child.owner, :kill)
+
+        # Noticed, and then done with.
+        eventually(fn -> not Map.has_key?(:sys.get_state(registry).workers, "w") end)
+
+        eventually(fn ->
+          match?(%{dying: dying, ending: nil} when dying == %{}, :sys.get_state(registry))
+        end)
+      end)
+
+    assert ProcessRegistry.worker_registered?("w")
+    assert log =~ "a worker's owner is gone, but"
+  end
+
+  test "after a crash it knows its workers again, and lets go of reservations" do
+    child = start!("w")
+    :ok = ProcessRegistry.reserve_worker("r")
+    crash(ProcessRegistry)
+    assert {:ok, %{os_pid: os_pid, owner: owner}} = ProcessRegistry.get_worker_info("w")
+    assert {os_pid, owner} == {child.os_pid, child.owner}
+    assert ProcScan.running?(child.os_pid)
+    eventually(fn -> not ProcessRegistry.worker_registered?("r") end)
+    assert Workers.stop(child) == :normal
+  end
+
+  test "without it nothing is forgotten" do
+    without_supervisor(fn ->
+      Process.exit(Process.whereis(ProcessRegistry), :kill)
+      eventually(fn -> Process.whereis(ProcessRegistry) == nil end)
+      assert {:error, %Error{reason: :registry_down}} = ProcessRegistry.unregister_worker("w")
+    end)
+
+    await_tree(ProcessRegistry, nil)
+  end
+end
