@@ -27,6 +27,7 @@ defmodule Snakepit.QuietTest do
     {:ok, _} = Snakepit.Test.Workers.start("fails", ["false"])
     Process.exit(child.owner, :kill)
     # Workers have ended by the time that the barrier looks.
+    Snakepit.Test.Eventually.eventually(fn -> match?({:ok, %{children: 0}}, Snakepit.Guardian.info()) end)
     {:ok, %{stopped: 0, killed: 0}} = Snakepit.cleanup()
     System.stop(0)
     Process.sleep(:infinity)

@@ -127,7 +127,7 @@ defmodule Snakepit.WorkersTest do
 
   # When nothing is on its way out any more, and the guardian has as many children ready as it keeps.
   defp settled(guardian) do
-    eventually(fn -> match?({:ok, %{children: 0, ahead: 4, adopted: 0}}, Guardian.info()) end)
+    eventually(fn -> match?({:ok, %{children: 0, ahead: 8, adopted: 0}}, Guardian.info()) end)
     eventually(fn -> ProcessRegistry.list_all_workers() == [] end)
     inventory(guardian)
   end
