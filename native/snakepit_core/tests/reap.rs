@@ -119,7 +119,8 @@ fn what_may_be_anybodys_is_left_alone() {
     let instance = instance();
     let (run_id, other, spared) = (fresh(), fresh(), fresh());
     let owner = dead_owner();
-    let living = Owner::current().unwrap().to_string();
+    let beam = Spawned::polite();
+    let living = Owner::from(&beam.identity()).to_string();
     let mut elsewhere = Owner::current().unwrap();
     elsewhere.namespace += 1;
     let mut earlier = Owner::current().unwrap();
@@ -145,6 +146,19 @@ fn what_may_be_anybodys_is_left_alone() {
     assert_eq!(counts(&report.runs[0]), (0, 0, 0, 0, 0));
     assert_eq!(counts(&report.strays), (0, 0, 0, 0, 0));
     assert!(bystanders.iter().all(Spawned::is_untouched));
+}
+
+#[test]
+fn an_earlier_run_of_the_one_who_asks_is_dead_and_the_present_one_is_not() {
+    let instance = instance();
+    let (earlier, present) = (fresh(), fresh());
+    let own = Owner::current().unwrap().to_string();
+    let orphan = marked(earlier, &instance, &own);
+    let bystander = marked(present, &instance, &own);
+    let report = reap(&instance, &[run(earlier, vec![])], &[present]);
+    assert_eq!(counts(&report.runs[0]), (1, 1, 0, 0, 0));
+    assert!(!orphan.lives());
+    assert!(bystander.is_untouched());
 }
 
 #[test]
