@@ -97,6 +97,26 @@ defmodule Snakepit.TelemetryTest do
            ]
   end
 
+  test "a run that ends says how" do
+    {run_id, events} =
+      Beam.run(beam(), """
+      run_id = Snakepit.run_id()
+      :ok = Application.stop(:snakepit)
+      {run_id, for({[:snakepit, :run, :terminated], numbers, metadata} <- :telemetry.events(), do: {numbers, metadata})}
+      """)
+
+    assert [{%{count: 1, duration_ms: duration}, metadata}] = events
+    assert duration in 0..60_000
+
+    assert metadata == %{
+             run_id: run_id,
+             terminated_by: :clean_shutdown,
+             found: 0,
+             killed: 0,
+             ambiguous: 0
+           }
+  end
+
   test "heartbeats: pings, pongs and misses" do
     beam = beam()
     heartbeat = [ping_interval: 50, timeout_threshold: 300, max_missed_heartbeats: 2]
