@@ -115,7 +115,7 @@ defmodule Snakepit.Guardian.Server do
         {:noreply, put_child(state, %{child | phase: :released, releasing: from})}
 
       %{^id => %Child{phase: :failed} = child} ->
-        {:reply, {:error, child.failure}, drop_child(state, child)}
+        {:reply, {:error, child.failure}, drop_failed(state, child)}
 
       _other ->
         {:reply, {:error, %Error{operation: :release, reason: :esrch}}, state}
@@ -294,7 +294,7 @@ defmodule Snakepit.Guardian.Server do
 
       %{^id => child} ->
         if child.releasing, do: GenServer.reply(child.releasing, {:error, error})
-        drop_child(state, child)
+        drop_failed(state, %{child | phase: :failed, failure: error, releasing: nil})
 
       _unknown ->
         state
@@ -313,6 +313,9 @@ defmodule Snakepit.Guardian.Server do
       %{^id => child} ->
         send(child.owner, {Guardian, id, {:tree_gone, killed}})
         for from <- child.stopping, do: GenServer.reply(from, gone(:stop, survivors, :ok))
+
+        # A request that has crossed this on its way gets no answer from the guardian, or one too late.
+        Child.answer(%{child | stopping: []}, :esrch)
         drop_child(state, child)
 
       _unknown ->
@@ -384,6 +387,10 @@ defmodule Snakepit.Guardian.Server do
       _gone -> state
     end
   end
+
+  # Who waits for its end is told by the guardian when it is gone.
+  defp drop_failed(state, %Child{stopping: []} = child), do: drop_child(state, child)
+  defp drop_failed(state, child), do: put_child(state, child)
 
   defp drop_child(state, child) do
     Process.demonitor(child.monitor, [:flush])

@@ -127,6 +127,33 @@ defmodule Snakepit.Guardian.ServerTest do
       assert GenServer.stop(server) == :ok
     end
 
+    test "that is gone before a request arrives leaves nobody waiting" do
+      for {request, operation} <- [{{:release, 7}, :release}, {{:tail, 7}, :output_tail}] do
+        server = start([[:welcome], [@ready], [], [{"TreeGone", [7, 0, []]}], [@all_gone]])
+        assert {:ok, %{id: 7}} = GenServer.call(server, spawn_request())
+
+        assert GenServer.call(server, request) ==
+                 {:error, %Error{operation: operation, reason: :esrch}}
+
+        assert GenServer.stop(server) == :ok
+      end
+    end
+
+    test "that fails while it is stopped is stopped when it is gone" do
+      failed = {"Failed", [7, "Execute", 2]}
+      gone = {"TreeGone", [7, 0, []]}
+      server = start([[:welcome], [@ready], [], [], [failed], [gone, @info], [@all_gone]])
+      assert {:ok, %{id: 7}} = GenServer.call(server, spawn_request())
+      release = Task.async(fn -> GenServer.call(server, {:release, 7}) end)
+      eventually(fn -> :sys.get_state(server).children[7].phase == :released end)
+      stop = Task.async(fn -> GenServer.call(server, {:stop, 7, :sigterm, 0}) end)
+      assert {:error, %Error{reason: :enoent, step: :execve}} = Task.await(release)
+      assert Task.yield(stop, 0) == nil
+      assert info(server) == @nobody
+      assert Task.await(stop) == :ok
+      assert GenServer.stop(server) == :ok
+    end
+
     test "whose tree survives is an error with the survivors" do
       server =
         start([
