@@ -5,7 +5,7 @@ defmodule Snakepit.Application do
 
   require Logger
 
-  alias Snakepit.{Auditor, Config, Guardian, Native, Run, RunState, Telemetry}
+  alias Snakepit.{Auditor, Config, Error, Guardian, Native, Run, RunState, Telemetry}
   alias Snakepit.Pool.{ApplicationCleanup, PIDLedger, ProcessRegistry}
 
   # Everything below a guardian dies with it, and that is not a reason to take down the host. More
@@ -59,9 +59,8 @@ defmodule Snakepit.Application do
   def stop(_state) do
     run = Run.current!()
     last_look(run)
-    begun = run.record.started_at
-    duration = System.os_time(:millisecond) - begun
-    metadata = %{run_id: run.id}
+    duration = System.monotonic_time(:millisecond) - run.begun
+    metadata = Map.put(RunState.ending(), :run_id, run.id)
     let_go(run)
 
     Telemetry.execute(
@@ -75,7 +74,7 @@ defmodule Snakepit.Application do
   defp last_look(run) do
     with {:ok, [_ | _] = found} <- Native.run_members(run.id) do
       os_pids = Enum.map(found, & &1.os_pid)
-      Logger.error("Snakepit found processes after its end and ends them: #{inspect(os_pids)}")
+      Logger.error("Snakepit found processes after its end and ends them: #{Error.pids(os_pids)}")
       Native.run_sweep(run.id, 0, 5_000)
     end
   end

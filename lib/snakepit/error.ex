@@ -61,12 +61,17 @@ defmodule Snakepit.Error do
     do: "it cannot be told whether this is the process that was meant, so it was left alone"
 
   defp describe(%{reason: :survived}), do: "killed, but still there"
-  defp describe(%{reason: :survivors, os_pids: os_pids}), do: "still there: #{inspect(os_pids)}"
+  defp describe(%{reason: :survivors, os_pids: os_pids}), do: "still there: #{pids(os_pids)}"
   defp describe(%{reason: :eperm}), do: "not permitted (eperm)"
   defp describe(%{reason: :esrch}), do: "no such process (esrch)"
   defp describe(%{reason: :not_an_identity}), do: "not an identity that Snakepit made"
   defp describe(%{step: step, reason: reason}) when step != nil, do: "#{step}: #{reason}"
   defp describe(%{reason: reason}), do: to_string(reason)
+
+  # For people. Small pids are also characters, and `inspect/1` would show the text.
+  @doc false
+  @spec pids([pos_integer()]) :: String.t()
+  def pids(os_pids), do: inspect(os_pids, charlists: :as_lists)
 
   # From what a NIF answers.
   @doc false

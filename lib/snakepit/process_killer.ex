@@ -128,19 +128,21 @@ defmodule Snakepit.ProcessKiller do
     end
 
     with :ok <- check_run_id(:kill_by_run_id, run_id) do
-      case Native.run_stop(run_id, opts[:any_user], opts[:timeout_ms], @kill_wait_ms) do
-        {:ok, %{survivors: []} = report} ->
-          {:ok, report.stopped + report.killed}
-
-        {:ok, %{survivors: survivors}} ->
-          os_pids = Enum.map(survivors, &elem(&1, 0))
-          {:error, %Error{operation: :kill_by_run_id, reason: :survivors, os_pids: os_pids}}
-
-        {:error, reason} ->
-          {:error, Error.from_native(:kill_by_run_id, reason)}
-      end
+      stopped(Native.run_stop(run_id, opts[:any_user], opts[:timeout_ms], @kill_wait_ms))
     end
   end
+
+  # For tests, as is `found/1`: no process survives SIGKILL, and no process table is unreadable,
+  # because one asks.
+  @doc false
+  def stopped({:ok, %{survivors: []} = report}), do: {:ok, report.stopped + report.killed}
+
+  def stopped({:ok, %{survivors: survivors}}) do
+    os_pids = for {os_pid, _identity} <- survivors, do: os_pid
+    {:error, %Error{operation: :kill_by_run_id, reason: :survivors, os_pids: os_pids}}
+  end
+
+  def stopped({:error, reason}), do: {:error, Error.from_native(:kill_by_run_id, reason)}
 
   @doc """
   The live processes of this user that carry the run id, as `kill_by_run_id/2` would find them.
@@ -152,15 +154,15 @@ defmodule Snakepit.ProcessKiller do
   @spec find_by_run_id(RunID.t()) :: {:ok, [OSProcess.t()]} | {:error, Error.t()}
   def find_by_run_id(run_id) do
     with :ok <- check_run_id(:find_by_run_id, run_id) do
-      case Native.run_find(run_id, false) do
-        {:ok, found} ->
-          {:ok, for({os_pid, id} <- found, do: %OSProcess{os_pid: os_pid, identity: id})}
-
-        {:error, reason} ->
-          {:error, Error.from_native(:find_by_run_id, reason)}
-      end
+      found(Native.run_find(run_id, false))
     end
   end
+
+  @doc false
+  def found({:ok, found}),
+    do: {:ok, for({os_pid, id} <- found, do: %OSProcess{os_pid: os_pid, identity: id})}
+
+  def found({:error, reason}), do: {:error, Error.from_native(:find_by_run_id, reason)}
 
   @doc """
   Whether a process can still run. A zombie cannot.

@@ -17,6 +17,7 @@ defmodule Snakepit.ProcessTelemetry do
 
   require Logger
 
+  alias Snakepit.Error
   alias Snakepit.Worker.Ending
 
   @handler "snakepit-default-handlers"
@@ -84,5 +85,5 @@ defmodule Snakepit.ProcessTelemetry do
   end
 
   def handle([:snakepit, :cleanup, :timeout], _measurements, metadata, _config),
-    do: Logger.error("Snakepit cannot end these processes: #{inspect(metadata.os_pids)}")
+    do: Logger.error("Snakepit cannot end these processes: #{Error.pids(metadata.os_pids)}")
 end

@@ -146,7 +146,7 @@ defmodule Snakepit.Reaper do
   # Kept as it is: an entry goes away only when the death is confirmed.
   defp close(dead, %{survivors: survivors} = counts, begun) do
     os_pids = for {os_pid, _identity} <- survivors, do: os_pid
-    Logger.error("Snakepit: processes of run #{dead.id} cannot be ended: #{inspect(os_pids)}")
+    Logger.error("Snakepit: processes of run #{dead.id} cannot be ended: #{Error.pids(os_pids)}")
     announce(dead.id, nil, counts, begun)
     Native.lock_release(dead.lock)
   end

@@ -310,6 +310,18 @@ defmodule Snakepit.ProcessKillerTest do
     end
   end
 
+  test "who survives is named, and a process table that cannot be read is an error" do
+    report = %{stopped: 1, killed: 2, survivors: [{7, "identity"}, {8, "identity"}]}
+    assert {:error, %Error{reason: :survivors} = error} = ProcessKiller.stopped({:ok, report})
+    assert Exception.message(error) == "kill_by_run_id failed: still there: [7, 8]"
+    assert {:error, %Error{reason: :eacces}} = ProcessKiller.stopped({:error, {:eacces, nil}})
+
+    assert {:error, %Error{reason: :eacces} = error} =
+             ProcessKiller.found({:error, {:eacces, nil}})
+
+    assert Exception.message(error) == "find_by_run_id failed: eacces"
+  end
+
   test "commands are given as people write them" do
     os_pid = Program.start("sh", ["-c", "read _", <<255>>, "a b"])
     assert {:ok, command} = ProcessKiller.get_process_command(os_pid)

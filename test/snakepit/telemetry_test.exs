@@ -97,6 +97,28 @@ defmodule Snakepit.TelemetryTest do
            ]
   end
 
+  test "a run that ends says how" do
+    {run_id, event} =
+      Beam.run(beam(), """
+      run_id = Snakepit.run_id()
+      tell = fn _event, numbers, metadata, asker -> send(asker, {:terminated, numbers, metadata}) end
+      :ok = :telemetry.attach_many("end", [[:snakepit, :run, :terminated]], tell, self())
+      :ok = Application.stop(:snakepit)
+      {run_id, receive do {:terminated, numbers, metadata} -> {numbers, metadata} after 0 -> nil end}
+      """)
+
+    assert {%{count: 1, duration_ms: duration}, metadata} = event
+    assert duration in 0..60_000
+
+    assert metadata == %{
+             run_id: run_id,
+             terminated_by: :clean_shutdown,
+             found: 0,
+             killed: 0,
+             ambiguous: 0
+           }
+  end
+
   test "heartbeats: pings, pongs and misses" do
     beam = beam()
     heartbeat = [ping_interval: 50, timeout_threshold: 300, max_missed_heartbeats: 2]

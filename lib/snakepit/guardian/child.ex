@@ -21,11 +21,17 @@ defmodule Snakepit.Guardian.Child do
 
   @doc "Answers everyone who waits, and tells the owner, when there will be no other answer."
   def fail(%__MODULE__{} = child, reason) do
+    answer(child, reason)
+    send(child.owner, {Snakepit.Guardian, child.id, reason})
+  end
+
+  @doc "Answers everyone who waits."
+  def answer(%__MODULE__{} = child, reason) do
     for {operation, from} <- waiting(child) do
       GenServer.reply(from, {:error, %Error{operation: operation, reason: reason}})
     end
 
-    send(child.owner, {Snakepit.Guardian, child.id, reason})
+    :ok
   end
 
   defp waiting(child) do

@@ -20,6 +20,8 @@ defmodule Snakepit.Guardian.Server do
   @ids_per_guardian 67_108_864
   # What the guardian may take to write its last word when nothing is left.
   @guardian_end_ms 5_000
+  # What the guardian may take to answer the greeting.
+  @welcome_ms 10_000
 
   @doc false
   def start_link(opts), do: GenServer.start_link(__MODULE__, opts, name: Guardian)
@@ -34,7 +36,8 @@ defmodule Snakepit.Guardian.Server do
     Process.flag(:trap_exit, true)
     run = Keyword.fetch!(opts, :run)
     config = Keyword.fetch!(opts, :config)
-    executable = Application.app_dir(:snakepit, "priv/native/snakepit_guardian")
+    # Tests have guardians that misbehave.
+    executable = Keyword.get_lazy(opts, :executable, &executable/0)
     # Not over standard input and output: those stay the BEAM's, for children that inherit them.
     options = [:binary, :exit_status, :nouse_stdio, packet: 4]
     environment = :os.env()
@@ -57,7 +60,7 @@ defmodule Snakepit.Guardian.Server do
 
     command(port, {:hello, hello})
 
-    with {:ok, {:welcome, _version, os_pid, socket}} <- first_event(port),
+    with {:ok, {:welcome, _version, os_pid, socket}} <- first_event(port, opts),
          {:ok, process} <- OSProcess.lookup(os_pid),
          :ok <- PIDLedger.register_guardian(process.identity) do
       metadata = %{beam_pid: hello.beam_pid, guardian_pid: os_pid}
@@ -85,12 +88,14 @@ defmodule Snakepit.Guardian.Server do
     end
   end
 
-  defp first_event(port) do
+  defp executable, do: Application.app_dir(:snakepit, "priv/native/snakepit_guardian")
+
+  defp first_event(port, opts) do
     receive do
       {^port, {:data, frame}} -> Native.wire_decode(frame)
       {^port, {:exit_status, status}} -> {:error, {:exit_status, status}}
     after
-      10_000 -> {:error, :no_answer}
+      Keyword.get(opts, :welcome_ms, @welcome_ms) -> {:error, :no_answer}
     end
   end
 
@@ -110,7 +115,7 @@ defmodule Snakepit.Guardian.Server do
         {:noreply, put_child(state, %{child | phase: :released, releasing: from})}
 
       %{^id => %Child{phase: :failed} = child} ->
-        {:reply, {:error, child.failure}, drop_child(state, child)}
+        {:reply, {:error, child.failure}, drop_failed(state, child)}
 
       _other ->
         {:reply, {:error, %Error{operation: :release, reason: :esrch}}, state}
@@ -238,21 +243,22 @@ defmodule Snakepit.Guardian.Server do
   end
 
   defp log_survivors(os_pids) do
-    Logger.error("Snakepit: processes survived the stop of the application: #{inspect(os_pids)}")
+    Logger.error(
+      "Snakepit: processes survived the stop of the application: #{Error.pids(os_pids)}"
+    )
   end
 
-  defp sweep(run) do
-    case Native.run_sweep(run.id, 0, 5_000) do
-      {:ok, %{survivors: []}} ->
-        :ok
+  defp sweep(run), do: run.id |> Native.run_sweep(0, 5_000) |> log_sweep()
 
-      {:ok, %{survivors: left}} ->
-        Logger.error("Snakepit: still there after the sweep: #{inspect(left)}")
+  # For tests: no process survives SIGKILL, and no process table is unreadable, because one asks.
+  @doc false
+  def log_sweep({:ok, %{survivors: []}}), do: :ok
 
-      {:error, reason} ->
-        Logger.error("Snakepit: the sweep failed: #{inspect(reason)}")
-    end
-  end
+  def log_sweep({:ok, %{survivors: left}}),
+    do: Logger.error("Snakepit: still there after the sweep: #{inspect(left)}")
+
+  def log_sweep({:error, reason}),
+    do: Logger.error("Snakepit: the sweep failed: #{inspect(reason)}")
 
   defp handle_event({:ready, id, os_pid, identity}, state) do
     serve_waiting(%{state | ready: :queue.in({id, os_pid, identity}, state.ready)})
@@ -288,7 +294,7 @@ defmodule Snakepit.Guardian.Server do
 
       %{^id => child} ->
         if child.releasing, do: GenServer.reply(child.releasing, {:error, error})
-        drop_child(state, child)
+        drop_failed(state, %{child | phase: :failed, failure: error, releasing: nil})
 
       _unknown ->
         state
@@ -307,6 +313,9 @@ defmodule Snakepit.Guardian.Server do
       %{^id => child} ->
         send(child.owner, {Guardian, id, {:tree_gone, killed}})
         for from <- child.stopping, do: GenServer.reply(from, gone(:stop, survivors, :ok))
+
+        # A request that has crossed this on its way gets no answer from the guardian, or one too late.
+        Child.answer(%{child | stopping: []}, :esrch)
         drop_child(state, child)
 
       _unknown ->
@@ -378,6 +387,10 @@ defmodule Snakepit.Guardian.Server do
       _gone -> state
     end
   end
+
+  # Who waits for its end is told by the guardian when it is gone.
+  defp drop_failed(state, %Child{stopping: []} = child), do: drop_child(state, child)
+  defp drop_failed(state, child), do: put_child(state, child)
 
   defp drop_child(state, child) do
     Process.demonitor(child.monitor, [:flush])

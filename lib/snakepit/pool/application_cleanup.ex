@@ -68,26 +68,25 @@ defmodule Snakepit.Pool.ApplicationCleanup do
     do: Logger.warning("Snakepit had to kill #{killed} processes that did not end when asked")
 
   defp tell(%{survivors: survivors}),
-    do: Logger.error("Snakepit cannot end these processes: #{inspect(survivors)}")
+    do: Logger.error("Snakepit cannot end these processes: #{Error.pids(survivors)}")
 
   defp by_guardian(run, timeout_ms, kill_wait_ms) do
     case Guardian.stop_all(timeout_ms: timeout_ms) do
       {:ok, counts} -> Map.put(counts, :survivors, [])
       {:error, %Error{reason: :survivors} = error} -> none(error.os_pids)
       # It is gone, and so is what it was the parent of. The rest is found by its marks.
-      {:error, _down} -> by_marks(run, timeout_ms, kill_wait_ms)
+      {:error, _down} -> swept(Native.run_sweep(run.id, timeout_ms, kill_wait_ms))
     end
   end
 
-  defp by_marks(run, timeout_ms, kill_wait_ms) do
-    case Native.run_sweep(run.id, timeout_ms, kill_wait_ms) do
-      {:ok, report} ->
-        %{report | survivors: for({os_pid, _identity} <- report.survivors, do: os_pid)}
+  # For tests: no process table is unreadable because one asks.
+  @doc false
+  def swept({:ok, report}),
+    do: %{report | survivors: for({os_pid, _identity} <- report.survivors, do: os_pid)}
 
-      {:error, {reason, _os_pid}} ->
-        Logger.error("Snakepit cannot read the process table: #{reason}")
-        none([])
-    end
+  def swept({:error, {reason, _os_pid}}) do
+    Logger.error("Snakepit cannot read the process table: #{reason}")
+    none([])
   end
 
   defp none(survivors), do: %{stopped: 0, killed: 0, survivors: survivors}

@@ -5,7 +5,7 @@ defmodule Snakepit.Pool.ApplicationCleanupTest do
 
   alias Snakepit.{Guardian, History}
   alias Snakepit.Pool.{ApplicationCleanup, ProcessRegistry}
-  alias Snakepit.Test.{Program, ProcScan, Workers}
+  alias Snakepit.Test.{BadGuardian, Program, ProcScan, Workers}
 
   @stubborn ["sh", "-c", "trap '' TERM; echo ready; exec sleep 600"]
 
@@ -63,6 +63,28 @@ defmodule Snakepit.Pool.ApplicationCleanupTest do
       refute ProcScan.running?(late)
       refute ProcScan.running?(stray)
     end)
+  end
+
+  test "what survives the stop is named, and the end is no clean one", %{data_dir: data_dir} do
+    survivors = {"AllGone", [1, 2, [71, 72]]}
+    BadGuardian.replace([[:welcome], [survivors], [survivors], [{"AllGone", [0, 0, []]}]])
+    assert %{survivors: [71, 72]} = ApplicationCleanup.run(0, 0)
+
+    log = capture_log(fn -> Application.stop(:snakepit) end)
+    assert log =~ "cannot end these processes: [71, 72]"
+
+    assert [%{terminated_by: :cleanup, clean_shutdown: false, found: 2, gone: 0}] =
+             History.list(data_dir)
+  end
+
+  test "a process table that cannot be read is told" do
+    log =
+      capture_log(fn ->
+        assert ApplicationCleanup.swept({:error, {:eacces, nil}}) ==
+                 %{stopped: 0, killed: 0, survivors: []}
+      end)
+
+    assert log =~ "cannot read the process table: eacces"
   end
 
   defp start_stray do

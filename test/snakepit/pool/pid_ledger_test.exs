@@ -26,6 +26,31 @@ defmodule Snakepit.Pool.PIDLedgerTest do
     assert PIDLedger.all() == []
   end
 
+  test "a record that makes no sense is refused, and nothing is written" do
+    for field <- [
+          status: :dead,
+          status: nil,
+          command: "sleep",
+          command: [:sleep],
+          spawned_at: nil,
+          spawned_at: "now",
+          os_pid: 0,
+          pgid: "1",
+          identity: 1,
+          elixir_pid: self(),
+          color: "red",
+          color: nil
+        ] do
+      assert_raise ArgumentError, ~r/no field of a worker's record/, fn ->
+        PIDLedger.register_process("w", [field])
+      end
+    end
+
+    assert PIDLedger.all() == []
+    :ok = PIDLedger.register_process("w", os_pid: nil, pgid: 5, spawned_at: 1, command: ["a"])
+    assert [%{os_pid: nil, pgid: 5, spawned_at: 1, command: ["a"]}] = PIDLedger.all()
+  end
+
   test "a ledger that is gone takes nothing and says so", %{run: run} do
     :ok = PIDLedger.register_process("r", status: :reserved)
     # In the table by then, which is still open.

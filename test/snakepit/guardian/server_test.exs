@@ -1,0 +1,276 @@
+defmodule Snakepit.Guardian.ServerTest do
+  # What the server does with a guardian that misbehaves.
+  use Snakepit.Test.OwnDirectory, async: false
+
+  import ExUnit.CaptureLog
+
+  alias Snakepit.{Command, Error, Guardian}
+  alias Snakepit.Guardian.Server
+  alias Snakepit.Test.{BadGuardian, Program, ProcScan}
+
+  @info {"Info", [0, 0, 0]}
+  @ready {"Ready", [7, 1, {:bytes, "identity"}]}
+  @all_gone {"AllGone", [0, 0, []]}
+  @nobody {:ok, %{children: 0, ahead: 0, adopted: 0}}
+
+  defp start(says) do
+    {:ok, server} = BadGuardian.start_server(says)
+    # A test that fails leaves it running.
+    on_exit(fn -> Process.exit(server, :kill) end)
+    server
+  end
+
+  defp spawn_request do
+    {:ok, request} = Command.to_request(Command.new!(cmd: ["true"]), Server.markers())
+    {:spawn, Map.put(request, :worker_id, "w")}
+  end
+
+  # The answer comes after everything that the guardian has said before.
+  defp info(server), do: GenServer.call(server, :info)
+
+  defp waiting(server), do: :queue.len(:sys.get_state(server).waiting)
+
+  # A process with the marks of the server's run. It is not below its guardian.
+  defp start_stray(server) do
+    run = :sys.get_state(server).run
+    {:ok, marks} = Snakepit.Native.marker_environment(run.id, "x", run.instance)
+    env = for {name, value} <- marks, do: {String.to_charlist(name), String.to_charlist(value)}
+    Program.sleeper(env: env)
+  end
+
+  describe "a start" do
+    test "fails with a guardian that refuses, talks nonsense, ends or says nothing" do
+      for {first, reason} <- [
+            {{"Refused", ["why"]}, {:guardian_refused, "why"}},
+            {"nonsense", {:guardian_failed, :malformed}},
+            {:end, {:guardian_failed, {:exit_status, 3}}}
+          ] do
+        assert BadGuardian.start_server([[first]]) == {:error, reason}
+      end
+
+      assert BadGuardian.start_server([], executable: BadGuardian.silent(), welcome_ms: 50) ==
+               {:error, {:guardian_failed, :no_answer}}
+    end
+  end
+
+  describe "what the guardian says" do
+    test "of children that nobody knows is ignored" do
+      unknown = [
+        {"ForkFailed", [11]},
+        {"Started", [9]},
+        {"Failed", [9, "Execute", 2]},
+        {"TreeGone", [9, 0, []]},
+        {"Tail", [9, {:bytes, ""}]}
+      ]
+
+      server = start([[:welcome], unknown ++ [@info], [@all_gone]])
+      assert info(server) == @nobody
+      assert GenServer.stop(server) == :ok
+    end
+
+    test "goes to the log" do
+      server =
+        start([
+          [:welcome],
+          [{"Log", ["warn", "a warning"]}, {"Refused", ["a reason"]}, @info],
+          [@all_gone]
+        ])
+
+      log = capture_log(fn -> info(server) end)
+      assert log =~ "Snakepit's guardian: a warning"
+      assert log =~ "does not understand this BEAM: a reason"
+      assert GenServer.stop(server) == :ok
+    end
+
+    test "that makes no sense ends the server, and its guardian" do
+      server = start([[:welcome], ["nonsense"], ["nonsense", @all_gone]])
+      guardian = GenServer.call(server, :os_pid)
+      monitor = Process.monitor(server)
+      catch_exit(info(server))
+      assert_receive {:DOWN, ^monitor, :process, _server, :guardian_malformed}
+      refute ProcScan.running?(guardian)
+    end
+  end
+
+  describe "a child" do
+    test "that cannot be forked is an error, and not the next one's" do
+      server = start([[:welcome], [{"ForkFailed", [11]}], [@ready], [], [@all_gone]])
+
+      assert GenServer.call(server, spawn_request()) ==
+               {:error, %Error{operation: :spawn, reason: :eagain, step: :fork}}
+
+      assert {:ok, %{id: 7}} = GenServer.call(server, spawn_request())
+      assert GenServer.stop(server) == :ok
+    end
+
+    test "that fails before its release says so when it is released" do
+      server =
+        start([[:welcome], [@ready], [{"Failed", [7, "Execute", 2]}], [@info], [@all_gone]])
+
+      assert {:ok, %{id: 7}} = GenServer.call(server, spawn_request())
+      assert info(server) == @nobody
+
+      assert GenServer.call(server, {:release, 7}) ==
+               {:error, %Error{operation: :spawn, reason: :enoent, step: :execve}}
+
+      assert {:error, %Error{reason: :esrch}} = GenServer.call(server, {:release, 7})
+      assert GenServer.stop(server) == :ok
+    end
+
+    test "is not kept for a caller that has died waiting" do
+      server = start([[:welcome], [], [@ready], [], [@all_gone]])
+      caller = spawn(fn -> GenServer.call(server, spawn_request()) end)
+      eventually(fn -> waiting(server) == 1 end)
+      Process.exit(caller, :kill)
+      eventually(fn -> waiting(server) == 0 end)
+      assert {:ok, %{id: 7}} = GenServer.call(server, spawn_request())
+      assert GenServer.stop(server) == :ok
+    end
+
+    test "that is gone before a request arrives leaves nobody waiting" do
+      for {request, operation} <- [{{:release, 7}, :release}, {{:tail, 7}, :output_tail}] do
+        server = start([[:welcome], [@ready], [], [{"TreeGone", [7, 0, []]}], [@all_gone]])
+        assert {:ok, %{id: 7}} = GenServer.call(server, spawn_request())
+
+        assert GenServer.call(server, request) ==
+                 {:error, %Error{operation: operation, reason: :esrch}}
+
+        assert GenServer.stop(server) == :ok
+      end
+    end
+
+    test "that fails while it is stopped is stopped when it is gone" do
+      failed = {"Failed", [7, "Execute", 2]}
+      gone = {"TreeGone", [7, 0, []]}
+      server = start([[:welcome], [@ready], [], [], [failed], [gone, @info], [@all_gone]])
+      assert {:ok, %{id: 7}} = GenServer.call(server, spawn_request())
+      release = Task.async(fn -> GenServer.call(server, {:release, 7}) end)
+      eventually(fn -> :sys.get_state(server).children[7].phase == :released end)
+      stop = Task.async(fn -> GenServer.call(server, {:stop, 7, :sigterm, 0}) end)
+      assert {:error, %Error{reason: :enoent, step: :execve}} = Task.await(release)
+      assert Task.yield(stop, 0) == nil
+      assert info(server) == @nobody
+      assert Task.await(stop) == :ok
+      assert GenServer.stop(server) == :ok
+    end
+
+    test "whose tree survives is an error with the survivors" do
+      server =
+        start([
+          [:welcome],
+          [@ready],
+          [],
+          [{"TreeGone", [7, 2, [70, 71]]}],
+          [{"AllGone", [0, 1, [72]]}],
+          [@all_gone]
+        ])
+
+      assert {:ok, %{id: 7}} = GenServer.call(server, spawn_request())
+
+      assert GenServer.call(server, {:stop, 7, :sigterm, 0}) ==
+               {:error, %Error{operation: :stop, reason: :survivors, os_pids: [70, 71]}}
+
+      assert GenServer.call(server, {:stop_all, 0}) ==
+               {:error, %Error{operation: :stop_all, reason: :survivors, os_pids: [72]}}
+
+      assert GenServer.stop(server) == :ok
+    end
+  end
+
+  describe "the death of the guardian" do
+    test "is told to all who wait" do
+      server = start([[:welcome], [], [:end]])
+      stray = start_stray(server)
+      caller = Task.async(fn -> GenServer.call(server, spawn_request()) end)
+      eventually(fn -> waiting(server) == 1 end)
+      assert info(server) == {:error, %Error{operation: :info, reason: :guardian_down}}
+
+      assert Task.await(caller) ==
+               {:error, %Error{operation: :spawn, reason: :guardian_down}}
+
+      eventually(fn -> not Process.alive?(server) end)
+      refute ProcScan.running?(stray)
+    end
+
+    test "shows in a write, too" do
+      server = start([[:deaf, :welcome]])
+      stray = start_stray(server)
+      monitor = Process.monitor(server)
+      log = capture_log(fn -> assert {:error, %Error{reason: :guardian_down}} = info(server) end)
+      assert_receive {:DOWN, ^monitor, :process, _server, :guardian_down}, 10_000
+      assert log =~ "guardian is gone (:epipe)"
+      refute ProcScan.running?(stray)
+    end
+
+    test "unnoticed before a stop leaves the sweep to the stop" do
+      server = start([[:welcome]])
+      stray = start_stray(server)
+      %{port: port, process: guardian} = :sys.get_state(server)
+      :ok = :sys.suspend(server)
+      :ok = Snakepit.ProcessKiller.kill_process(guardian, :sigkill)
+      eventually(fn -> Port.info(port) == nil end)
+      monitor = Process.monitor(server)
+      :ok = :sys.terminate(server, :shutdown)
+      assert_receive {:DOWN, ^monitor, :process, _server, :shutdown}, 10_000
+      refute ProcScan.running?(stray)
+    end
+
+    test "during a stop leaves the sweep to the stop" do
+      for says <- [[[:welcome], [:end]], [[:deaf, :welcome]]] do
+        server = start(says)
+        stray = start_stray(server)
+        assert GenServer.stop(server, :shutdown) == :ok
+        refute ProcScan.running?(stray)
+      end
+    end
+  end
+
+  describe "a stop" do
+    test "names in the log who survives it" do
+      server = start([[:welcome], [{"AllGone", [0, 0, [72]]}]])
+      log = capture_log(fn -> GenServer.stop(server) end)
+      assert log =~ "survived the stop of the application: [72]"
+    end
+
+    test "comes with the end of a process that the server is linked to" do
+      server = start([[:welcome], [@all_gone]])
+      monitor = Process.monitor(server)
+
+      spawn(fn ->
+        Process.link(server)
+        exit(:linked)
+      end)
+
+      assert_receive {:DOWN, ^monitor, :process, _server, :linked}, 10_000
+    end
+  end
+
+  test "a sweep that leaves something is told" do
+    assert Server.log_sweep({:ok, %{survivors: []}}) == :ok
+    survivors = {:ok, %{survivors: [{72, "identity"}]}}
+    assert capture_log(fn -> Server.log_sweep(survivors) end) =~ "still there after the sweep"
+    assert capture_log(fn -> Server.log_sweep({:error, {:eacces, nil}}) end) =~ "the sweep failed"
+  end
+
+  test "without a guardian nobody can connect" do
+    assert {:ok, socket, <<_::16-bytes>>} = Guardian.connect()
+    :gen_tcp.close(socket)
+
+    without_supervisor(fn ->
+      server = Process.whereis(Guardian)
+      System.cmd("kill", ["-KILL", "#{Guardian.os_pid()}"])
+      eventually(fn -> not Process.alive?(server) end)
+      error = {:error, %Error{operation: :connect, reason: :guardian_down}}
+      assert Guardian.connect() == error
+      assert Guardian.connect_lifeline() == error
+    end)
+  end
+
+  test "the output of a child that is gone is an error" do
+    {:ok, child} = Guardian.spawn(Command.new!(cmd: ["true"]))
+    :ok = Guardian.stop(child)
+
+    assert Guardian.output_tail(child) ==
+             {:error, %Error{operation: :output_tail, reason: :esrch}}
+  end
+end
