@@ -20,12 +20,8 @@ defmodule Snakepit.MixProject do
   end
 
   def application do
-    [mod: {Snakepit.Application, []}, extra_applications: applications(Mix.env())]
+    [mod: {Snakepit.Application, []}, extra_applications: [:logger, :crypto]]
   end
-
-  # `:cover`, for the tests' coverage tool.
-  defp applications(:test), do: [:tools | applications(:prod)]
-  defp applications(_env), do: [:logger, :crypto]
 
   defp elixirc_paths(:test), do: ["lib", "test/support"]
   defp elixirc_paths(_env), do: ["lib"]
