@@ -29,6 +29,8 @@ defmodule Snakepit.Guardian.Server do
   @doc "The markers of this run, with an empty worker id."
   def markers, do: :persistent_term.get({__MODULE__, :markers})
 
+  defp environment, do: :persistent_term.get({__MODULE__, :environment})
+
   @impl true
   def init(opts) do
     # So that `terminate/2` runs when the application stops, and when a write to a guardian that has
@@ -40,7 +42,8 @@ defmodule Snakepit.Guardian.Server do
     executable = Keyword.get_lazy(opts, :executable, &executable/0)
     # Not over standard input and output: those stay the BEAM's, for children that inherit them.
     options = [:binary, :exit_status, :nouse_stdio, packet: 4]
-    environment = :os.env()
+    # Not in the state, which is printed when this process ends: it may hold secrets.
+    :persistent_term.put({__MODULE__, :environment}, :os.env())
     # All but the worker's id stay the same, and finding them out reads from /proc.
     {:ok, markers} = Native.marker_environment(run.id, "", run.instance)
     :persistent_term.put({__MODULE__, :markers}, markers)
@@ -71,7 +74,6 @@ defmodule Snakepit.Guardian.Server do
         port: port,
         process: process,
         socket: socket,
-        environment: environment,
         log_level: config.log_level,
         grace_ms: config.watchdog.grace_period_ms,
         ready: :queue.new(),
@@ -103,7 +105,7 @@ defmodule Snakepit.Guardian.Server do
   def handle_call({:spawn, request}, {owner, _tag} = from, state) do
     # One more than the guardian keeps ahead, if all of those are spoken for.
     if :queue.is_empty(state.ready), do: command(state.port, {:fork, 1})
-    request = Environment.add(request, Environment.changes(state.environment))
+    request = Environment.add(request, Environment.changes(environment()))
     waiting = :queue.in({request, from, Process.monitor(owner)}, state.waiting)
     {:noreply, serve_waiting(%{state | waiting: waiting})}
   end

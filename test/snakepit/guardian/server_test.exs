@@ -262,7 +262,7 @@ defmodule Snakepit.Guardian.ServerTest do
       eventually(fn -> not Process.alive?(server) end)
       error = {:error, %Error{operation: :connect, reason: :guardian_down}}
       assert Guardian.connect() == error
-      assert Guardian.connect_lifeline() == error
+      assert Guardian.connect_socket() == error
     end)
   end
 
