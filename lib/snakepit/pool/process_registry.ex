@@ -84,7 +84,7 @@ defmodule Snakepit.Pool.ProcessRegistry do
     }
 
     # Order: the name first, so that no two get it; then the ledger; a failure there gives it back.
-    if :ets.insert_new(@table, {worker_id, info, 0}) do
+    if :ets.insert_new(@table, {worker_id, info, new_gate()}) do
       case PIDLedger.register_process(worker_id, status: :reserved) do
         :ok ->
           GenServer.cast(__MODULE__, {:watch, worker_id, self()})
@@ -129,13 +129,13 @@ defmodule Snakepit.Pool.ProcessRegistry do
       case PIDLedger.register_process(worker_id, ledger) do
         :ok ->
           active = Enum.into([owner: owner, since_ms: now()] ++ record, info)
-          :ets.insert(@table, {worker_id, active, 0})
+          :ets.insert(@table, {worker_id, active, new_gate()})
           # Most of the time it is the one that made the reservation, who is watched already.
           if owner != info.owner, do: GenServer.cast(__MODULE__, {:watch, worker_id, owner})
           :ok
 
         {:error, error} ->
-          :ets.insert(@table, {worker_id, info, 0})
+          :ets.insert(@table, {worker_id, info, new_gate()})
           {:error, %{error | operation: :activate_worker}}
       end
     end
@@ -164,7 +164,7 @@ defmodule Snakepit.Pool.ProcessRegistry do
 
   @doc "All workers, reserved ones included."
   @spec list_all_workers() :: [{String.t(), info()}]
-  def list_all_workers, do: for({id, info, _taken} <- :ets.tab2list(@table), do: {id, info})
+  def list_all_workers, do: for({id, info, _gate} <- :ets.tab2list(@table), do: {id, info})
 
   @doc "Whether a worker of this id is registered or reserved."
   @spec worker_registered?(String.t()) :: boolean()
@@ -286,7 +286,7 @@ defmodule Snakepit.Pool.ProcessRegistry do
       owner = owner(record.elixir_pid)
       fields = [:worker_id, :run_id, :status, :os_pid, :pgid, :identity, :command, :spawned_at]
       info = record |> Map.take(fields) |> Map.merge(%{owner: owner, since_ms: now()})
-      :ets.insert(@table, {record.worker_id, info, 0})
+      :ets.insert(@table, {record.worker_id, info, new_gate()})
       watch(state, record.worker_id, owner)
     end)
   end
@@ -423,17 +423,18 @@ defmodule Snakepit.Pool.ProcessRegistry do
     # Those that the ledger could not let go of are taken by nobody, and swept another time.
     for info <- stale,
         lookup(info.worker_id) == info,
-        do: :ets.update_element(@table, info.worker_id, {3, 0})
+        do: :ets.update_element(@table, info.worker_id, {3, new_gate()})
 
     removed
   end
 
-  # Whoever makes the 0 a 1 has the reservation, to activate or to forget it. Nobody does if it has been
-  # forgotten already.
+  # Whoever makes the 0 a 1 has the reservation, to activate or to forget it.
   defp taken?(worker_id) do
-    replaced = {{{:const, worker_id}, :"$1", 1}}
-    :ets.select_replace(@table, [{{worker_id, :"$1", 0}, [], [replaced]}]) == 1
+    gates = for {_id, _info, gate} <- :ets.lookup(@table, worker_id), do: gate
+    Enum.any?(gates, &(:atomics.compare_exchange(&1, 1, 0, 1) == :ok))
   end
+
+  defp new_gate, do: :atomics.new(1, [])
 
   # In doubt it is there.
   defp gone?(%{identity: nil}), do: true
@@ -470,7 +471,7 @@ defmodule Snakepit.Pool.ProcessRegistry do
 
   defp lookup(worker_id) do
     case :ets.lookup(@table, worker_id) do
-      [{_id, info, _taken}] -> info
+      [{_id, info, _gate}] -> info
       [] -> nil
     end
   end

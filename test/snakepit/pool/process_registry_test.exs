@@ -173,7 +173,8 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
     Process.exit(holder, :kill)
     # Tried again by whoever comes by, as it was not taken by anybody.
     for _ <- 1..2, do: assert(ProcessRegistry.sweep_reservations(0) == 0)
-    assert [{"r", _, 0}] = :ets.lookup(ProcessRegistry, "r")
+    assert [{"r", _, gate}] = :ets.lookup(ProcessRegistry, "r")
+    assert :atomics.get(gate, 1) == 0
   end
 
   @tag config: [cleanup_max_retries: 1, cleanup_retry_interval_ms: 1]
