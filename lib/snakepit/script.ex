@@ -3,8 +3,6 @@ defmodule Snakepit.Script do
 
   # `Snakepit.run_as_script/2`.
 
-  require Logger
-
   @doc false
   @spec run((() -> result), keyword()) :: result when result: term()
   def run(fun, opts) when is_function(fun, 0) do

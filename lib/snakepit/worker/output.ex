@@ -128,12 +128,17 @@ defmodule Snakepit.Worker.Output do
     %{output | open?: false, writer: nil, requests: :queue.new()}
   end
 
-  @doc "Nothing will come any more. A last line without a newline is one too."
+  @doc """
+  Nothing will come any more. A last line without a newline is one too, but no answer to a request: the
+  process may have been killed in the middle of it.
+  """
   def closed(%__MODULE__{rest: rest} = output) when rest in [nil, ""],
     do: %{output | open?: false}
 
-  def closed(%__MODULE__{} = output),
-    do: %{deliver(output, output.rest) | open?: false, rest: ""}
+  def closed(%__MODULE__{} = output) do
+    hand_on(output.deliver, output.id, output.rest)
+    %{output | open?: false, rest: ""}
+  end
 
   @doc "All that is still in the connection of a process that is gone."
   def drain(%__MODULE__{socket: socket, open?: true} = output, patience_ms) do

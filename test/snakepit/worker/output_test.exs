@@ -153,4 +153,12 @@ defmodule Snakepit.Worker.OutputTest do
       0 -> data
     end
   end
+
+  test "half a line is no answer: the process may have been killed in the middle of it" do
+    options = [cmd: sh("read _; printf 110; kill -KILL $$"), stdio: :pipe, packet: :line]
+    {:ok, worker} = Worker.start_link(options)
+    assert {:error, %Error{reason: reason}} = Worker.request(worker, "x\n")
+    assert reason in [:closed, :worker_down]
+    assert_receive {:EXIT, ^worker, {:exit_signal, :sigkill}}, 5_000
+  end
 end
