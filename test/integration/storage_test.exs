@@ -244,6 +244,7 @@ defmodule Snakepit.StorageTest do
       end
     end
 
+    unless System.find_executable("mkfs.ext4"), do: @tag(skip: "needs mkfs.ext4")
     @tag :root
     test "a disk that turns read-only: nothing new starts, the rest runs on and is ended by #{how}" do
       directory = Beam.temporary_directory()

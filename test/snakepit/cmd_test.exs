@@ -84,7 +84,7 @@ defmodule Snakepit.CmdTest do
 
     test "a collector that raises leaves nothing" do
       token = Family.token()
-      device = %File.Stream{path: "/no/such/file", modes: [], line_or_bytes: :line, raw: true}
+      device = File.stream!("/no/such/file")
 
       assert_raise File.Error, fn ->
         Snakepit.cmd("sh", ["-c", "echo x; sleep #{token}"], into: device)
