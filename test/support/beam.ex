@@ -94,7 +94,8 @@ defmodule Snakepit.Test.Beam do
       )
 
     File.mkdir_p!(path)
-    on_exit(fn -> File.rm_rf!(path) end)
+    # Whoever is on its way out may still write a last file there.
+    on_exit(fn -> Eventually.eventually(fn -> match?({:ok, _}, File.rm_rf(path)) end) end)
     path
   end
 
