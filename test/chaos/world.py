@@ -49,28 +49,29 @@ def eventually(condition, what, patience=PATIENCE):
 
 
 class Machine:
-    """Where things are, for all rounds."""
+    """Where things are, for all rounds. The driver is what the Elixir files of a directory say."""
 
-    def __init__(self, build, scratch, paths=None):
+    def __init__(self, build, scratch, paths=None, sources=os.path.dirname(os.path.abspath(__file__)), driver="Chaos.Driver"):
         self.build = os.path.abspath(build)
         self.scratch = scratch
-        self.paths = paths or self.compile()
+        self.driver = driver
+        self.paths = paths or self.compile(sources)
 
-    def compile(self):
+    def compile(self, sources):
         driver = os.path.join(self.scratch, "driver")
         os.mkdir(driver)
-        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "driver.ex")
-        code = "[file, to] = System.argv(); {:ok, _, _} = Kernel.ParallelCompiler.compile_to_path([file], to); IO.puts(Path.dirname(:code.lib_dir(:elixir)))"
+        files = sorted(os.path.join(sources, name) for name in os.listdir(sources) if name.endswith(".ex"))
+        code = "[to | files] = System.argv(); {:ok, _, _} = Kernel.ParallelCompiler.compile_to_path(files, to); IO.puts(Path.dirname(:code.lib_dir(:elixir)))"
         snakepit = os.path.join(self.build, "lib", "snakepit", "ebin")
         said = subprocess.run(
-            ["elixir", "-pa", snakepit, "-e", code, source, driver],
+            ["elixir", "-pa", snakepit, "-e", code, driver, *files],
             check=True, stdout=subprocess.PIPE, text=True,
         ).stdout
         libraries = said.split("\n")[-2]
         return [snakepit, driver] + [os.path.join(libraries, name, "ebin") for name in ("elixir", "logger")]
 
     def erl(self, plan):
-        return ["erl", "-noshell", "-pa", *self.paths, "-s", "Elixir.Chaos.Driver", "main", "-extra", plan]
+        return ["erl", "-noshell", "-pa", *self.paths, "-s", f"Elixir.{self.driver}", "main", "-extra", plan]
 
 
 class Beam:
