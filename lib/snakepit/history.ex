@@ -39,7 +39,10 @@ defmodule Snakepit.History do
     Journal.remove(directory)
 
     # The door is the guardian's socket, which it had no time to remove.
-    for name <- [Path.basename(Table.path(directory)), "adopted", "obituary", "door"],
+    # A guardian that was killed while it exchanged its notes has left the new ones too.
+    table = Path.basename(Table.path(directory))
+
+    for name <- [table, "adopted", "adopted.new", "obituary", "door"],
         do: File.rm(Path.join(directory, name))
 
     :ok

@@ -18,6 +18,7 @@ defmodule Snakepit.HistoryTest do
           "journal.new",
           "ledger.dets",
           "adopted",
+          "adopted.new",
           "obituary",
           "door"
         ],

@@ -7,21 +7,57 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-use crate::Identity;
+use crate::process::Found;
+use crate::{Identity, Process};
 
 /// The file's name in the run's directory.
 pub const FILE: &str = "adopted";
+/// What is about to take its place.
+const NEXT: &str = "adopted.new";
 
-/// Adds a process, with one `write`.
+/// Adds a process, with one `write`. Gives the file's length.
 ///
 /// # Errors
 ///
 /// What the file system says.
-pub fn append(directory: &Path, identity: &Identity) -> io::Result<()> {
+pub fn append(directory: &Path, identity: &Identity) -> io::Result<u64> {
+    let mut file = OpenOptions::new().append(true).create(true).open(directory.join(FILE))?;
+    file.write_all(&note(identity))?;
+    Ok(file.metadata()?.len())
+}
+
+/// Forgets those that are gone. Gives the file's length.
+///
+/// Whoever is killed meanwhile leaves the old file or the new one, each of them whole. All in the file
+/// are looked at, and not only those that the caller knows: some are from before its time.
+///
+/// # Errors
+///
+/// What the file system says; the file is as it was.
+pub fn compact(directory: &Path) -> io::Result<u64> {
+    let left =
+        read(directory).iter().filter(|one| may_live(one)).map(note).collect::<Vec<_>>().concat();
+    let next = directory.join(NEXT);
+    let replaced = fs::write(&next, &left).and_then(|()| fs::rename(&next, directory.join(FILE)));
+    if replaced.is_err() {
+        let _ = fs::remove_file(&next);
+    }
+    replaced.map(|()| left.len() as u64)
+}
+
+fn note(identity: &Identity) -> Vec<u8> {
     let bytes = identity.encode();
     let length = u32::try_from(bytes.len()).unwrap_or_default().to_be_bytes();
-    let mut file = OpenOptions::new().append(true).create(true).open(directory.join(FILE))?;
-    file.write_all(&[length.as_slice(), &bytes].concat())
+    [length.as_slice(), &bytes].concat()
+}
+
+/// In doubt it does.
+fn may_live(identity: &Identity) -> bool {
+    match Process::reopen(identity, None) {
+        Ok(Found::Gone) => false,
+        Ok(Found::Same(process)) => process.is_alive().unwrap_or(true),
+        Ok(Found::Ambiguous) | Err(_) => true,
+    }
 }
 
 /// All that were noted, as far as the file is whole. Nothing if there is no such file.
@@ -44,13 +80,26 @@ fn parse(mut bytes: &[u8]) -> Vec<Identity> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Pid, Process};
+    use crate::Pid;
+    use nix::sys::wait::{Id, WaitPidFlag, waitid};
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    fn directory(name: &str) -> PathBuf {
+        let name = format!("snakepit_adopted_{name}_{}", Pid::current());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir_all(&directory).unwrap();
+        directory
+    }
+
+    fn own() -> Identity {
+        Process::open(Pid::current()).unwrap().unwrap().identity().clone()
+    }
 
     #[test]
     fn what_was_noted_is_read_as_far_as_the_file_is_whole() {
-        let directory = std::env::temp_dir().join(format!("snakepit_adopted_{}", Pid::current()));
-        fs::create_dir_all(&directory).unwrap();
-        let own = Process::open(Pid::current()).unwrap().unwrap().identity().clone();
+        let directory = directory("whole");
+        let own = own();
         assert!(read(&directory).is_empty());
         append(&directory, &own).unwrap();
         append(&directory, &own).unwrap();
@@ -60,6 +109,44 @@ mod tests {
         for cut in 0..bytes.len() {
             assert_eq!(parse(&bytes[..cut]).len(), cut / (bytes.len() / 2));
         }
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn compacting_keeps_the_living_and_forgets_the_dead_and_the_zombies() {
+        let directory = directory("compact");
+        let own = own();
+        let mut gone = Command::new("true").spawn().unwrap();
+        let mut zombie = Command::new("true").spawn().unwrap();
+        for child in [&gone, &zombie] {
+            let pid = Pid::new(child.id().into()).unwrap();
+            append(&directory, Process::open(pid).unwrap().unwrap().identity()).unwrap();
+        }
+        let before = append(&directory, &own).unwrap();
+        gone.wait().unwrap();
+        let pid = Pid::new(zombie.id().into()).unwrap().as_raw();
+        let stays = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        waitid(Id::Pid(nix::unistd::Pid::from_raw(pid)), stays).unwrap();
+
+        let after = compact(&directory).unwrap();
+
+        assert_eq!(read(&directory), [own.clone()]);
+        assert_eq!(fs::metadata(directory.join(FILE)).unwrap().len(), after);
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
+        assert_eq!(append(&directory, &own).unwrap(), 2 * after);
+        assert!(after < before);
+        zombie.wait().unwrap();
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_replaced_stays_as_it_was() {
+        let directory = directory("replace");
+        let own = own();
+        append(&directory, &own).unwrap();
+        fs::create_dir(directory.join(NEXT)).unwrap();
+        compact(&directory).unwrap_err();
+        assert_eq!(read(&directory), [own]);
         fs::remove_dir_all(&directory).unwrap();
     }
 }

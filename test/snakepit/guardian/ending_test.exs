@@ -1,7 +1,7 @@
 defmodule Snakepit.Guardian.EndingTest do
   use Snakepit.Test.GuardianCase
 
-  alias Snakepit.Guardian
+  alias Snakepit.{Guardian, Run}
   alias Snakepit.Test.ProcScan
 
   test "the end is reported with status, signal and usage" do
@@ -26,6 +26,22 @@ defmodule Snakepit.Guardian.EndingTest do
     await_exit(other)
     assert await_gone(other) == 1
     assert {:ok, %{adopted: 1, children: 1}} = Guardian.info()
+  end
+
+  # As a service does whose workers daemonise, day after day.
+  test "the notes of adopted processes do not grow with how many there have been" do
+    notes = Path.join(Run.current!().directory, "adopted")
+
+    [first | _] =
+      sizes =
+      for _ <- 1..5 do
+        child = shell("for i in $(seq 250); do (setsid sleep 600 &); done; sleep 600")
+        eventually(fn -> match?({:ok, %{adopted: 250}}, Guardian.info()) end)
+        :ok = Guardian.stop(child, timeout_ms: 0)
+        File.stat!(notes).size
+      end
+
+    assert Enum.max(sizes) <= 3 * first
   end
 
   test "stop asks, waits, and kills the tree of what does not listen" do

@@ -308,7 +308,7 @@ impl Guardian {
         result < 0
     }
 
-    fn run_directory(&self) -> PathBuf {
+    pub(crate) fn run_directory(&self) -> PathBuf {
         Path::new(std::ffi::OsStr::from_bytes(&self.hello.run_directory)).to_path_buf()
     }
 

@@ -9,8 +9,6 @@
 //! the guardian do other things most of the time.
 
 use std::collections::HashMap;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use snakepit_core::adopted;
@@ -31,6 +29,8 @@ const CHASE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_millis(40);
 /// How long a killed tree may take to vanish before it is reported as surviving.
 const GIVE_UP: Duration = Duration::from_secs(15);
+/// How long the file of adopted processes may get before it is looked through: some hundred notes.
+const NOTES_LIMIT: u64 = 16 * 1024;
 
 /// A process that became the guardian's child.
 struct Adopted {
@@ -55,6 +55,8 @@ pub struct Trees {
     lingering: HashMap<u64, Lingering>,
     look_at: Option<Instant>,
     last_look: Option<(Instant, Duration)>,
+    /// How long the file of adopted processes was when it was last looked through.
+    noted: u64,
 }
 
 impl Trees {
@@ -173,11 +175,16 @@ impl Guardian {
 
     /// Within a second of its adoption, so that the next start can end it if this guardian and its
     /// BEAM should die together.
-    fn note_adopted(&self, identity: &Identity) {
-        let directory = Path::new(std::ffi::OsStr::from_bytes(&self.hello.run_directory));
-        let result = adopted::append(directory, identity);
-        if let Err(error) = result {
-            warn!("cannot note an adopted process: {error}");
+    fn note_adopted(&mut self, identity: &Identity) {
+        let directory = self.run_directory();
+        match adopted::append(&directory, identity) {
+            Ok(length) if length > 2 * self.trees.noted + NOTES_LIMIT => {
+                // Tried again when it is twice as long, whatever comes of it: a file that is too long is
+                // better than a guardian that does nothing else.
+                self.trees.noted = adopted::compact(&directory).unwrap_or(length);
+            }
+            Ok(_) => {}
+            Err(error) => warn!("cannot note an adopted process: {error}"),
         }
     }
 
