@@ -8,6 +8,7 @@ defmodule Soak.Actors do
 
   @counted [:starts, :calls, :commands, :streams, :workers, :refused, :command_us]
 
+  @whereabouts [:current_stacktrace, :messages, :monitors, :links]
   @pause_ms 20
   @pool_sizes 2..6
 
@@ -38,9 +39,26 @@ defmodule Soak.Actors do
     for act <- Enum.take(acts, plan[:actors]), do: spawn(fn -> for_ever(act, plan[:counters]) end)
   end
 
+  @doc "For how long the one that has taken longest has been at what it does, in milliseconds."
+  def longest(actors) do
+    now = System.monotonic_time(:millisecond)
+    actors |> Enum.map(fn actor -> now - elem(act(actor), 1) end) |> Enum.max()
+  end
+
+  @doc "Where each of them is, for people."
+  def whereabouts(actors) do
+    for actor <- actors, {pid, _since} = act(actor), do: Process.info(pid, @whereabouts)
+  end
+
+  defp act(actor) do
+    {:dictionary, dictionary} = Process.info(actor, :dictionary)
+    dictionary[:act] || {actor, System.monotonic_time(:millisecond)}
+  end
+
   # In a process of its own: what one time leaves in a mailbox or a dictionary is not the next one's.
   defp for_ever(act, counters) do
     {pid, monitor} = spawn_monitor(fn -> attempt(act, counters) end)
+    Process.put(:act, {pid, System.monotonic_time(:millisecond)})
     receive(do: ({:DOWN, ^monitor, :process, ^pid, _reason} -> :ok))
     Process.sleep(@pause_ms)
     for_ever(act, counters)

@@ -6,7 +6,8 @@ defmodule Soak.Leaks do
 
   @period_ms 100
 
-  def start(kinds, data_dir), do: for(kind <- kinds, do: spawn(fn -> start_one(kind, data_dir) end))
+  def start(kinds, data_dir),
+    do: for(kind <- kinds, do: spawn(fn -> start_one(kind, data_dir) end))
 
   defp start_one(:ets, _data_dir) do
     table = :ets.new(:leak, [:public])

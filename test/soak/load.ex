@@ -21,10 +21,10 @@ defmodule Soak.Load do
 
     {:ok, _} = Application.ensure_all_started(:snakepit)
     {:ok, pools} = start_pools(plan)
-    Actors.start(plan)
+    actors = Actors.start(plan)
     Leaks.start(plan[:leaks], plan[:config][:data_dir])
     say("started")
-    obey(%{plan: plan, pools: pools})
+    obey(%{plan: plan, pools: pools, actors: actors})
   end
 
   defp obey(state) do
@@ -36,8 +36,21 @@ defmodule Soak.Load do
   end
 
   defp obey("sample " <> number, state) do
-    values = Map.merge(Measures.all(), Actors.read(state.plan[:counters]))
-    say("sample #{number} " <> Enum.map_join(values, " ", fn {key, value} -> "#{key}=#{value}" end))
+    values =
+      Measures.all()
+      |> Map.merge(Actors.read(state.plan[:counters]))
+      |> Map.put(:longest_ms, Actors.longest(state.actors))
+
+    say(
+      "sample #{number} " <> Enum.map_join(values, " ", fn {key, value} -> "#{key}=#{value}" end)
+    )
+
+    state
+  end
+
+  defp obey("whereabouts", state) do
+    for one <- Actors.whereabouts(state.actors), do: say(inspect(one, pretty: true))
+    say("that is all")
     state
   end
 
@@ -63,7 +76,7 @@ defmodule Soak.Load do
     children =
       for {name, size, worker} <- plan[:pools] do
         worker = worker ++ [ready: fn -> Actors.count(plan[:counters], :starts) == :ok end]
-        
+
         pool = [name: name, size: size, worker: worker] ++ @restarts
         Supervisor.child_spec({Snakepit.Pool, pool}, id: name)
       end

@@ -51,8 +51,10 @@ def panel(samples, quantity, finding):
     ]
     series = [{"points": points}]
     if finding and finding.trend and quantity.life == "beam":
-        series[0]["label"] = "measured"
         series.append(line(samples, quantity, finding.trend))
+    # Once is enough for readers who look at all of them.
+    if quantity == quantities.ALL[0] and len(series) == 2:
+        series[0]["label"], series[1]["label"] = "measured", "trend of what was judged"
     return {
         "title": quantity.title, "note": finding.describe() if finding else "not judged",
         "alarm": bool(finding and finding.grows), "x": {"label": "minutes"},
@@ -67,4 +69,4 @@ def line(samples, quantity, trend):
     values = [sample[quantity.key] for sample in samples if sample["at"] >= begun and sample.get(quantity.key) is not None]
     middle, height = (begun + last) / 2, sorted(values)[len(values) // 2]
     ends = [[at / 60, (height + trend.slope * (at - middle)) / quantity.scale] for at in (begun, last)]
-    return {"label": "trend", "style": "dashed", "points": ends}
+    return {"style": "dashed", "points": ends}

@@ -25,6 +25,8 @@ SAMPLE_S = 1.0
 KILLS_PER_S = 2
 VISITOR_EVERY_S = 20
 PROGRESS_EVERY_S = 30
+# Each act of the load takes a few seconds at most; a stop and start of the application may be in between.
+STUCK_S = 60
 LEAKS = {
     "atoms": "atoms", "ets": "ets_entries", "processes": "beam_processes", "ports": "ports",
     "descriptors": "beam_fds", "memory": "memory_binary", "disk": "disk_bytes", "survivor": None,
@@ -89,6 +91,10 @@ class Soak:
             "zombies": sampler.zombies({self.beam.identity[0], guardian and guardian[0]}),
         }
         self.samples.append({**sample, **self.rates(sample)})
+        if sample["longest_ms"] > STUCK_S * 1000:
+            self.beam.tell("whereabouts")
+            self.beam.answer("that is all")
+            raise Broken(f"a part of the load has been waiting for more than {STUCK_S} s")
 
     def rates(self, sample):
         """Per second, since the last sample but nine: single ones are few."""
