@@ -175,15 +175,22 @@ defmodule Snakepit.OneShot do
   # How the process ended, once its whole tree has.
   defp await_gone(%{child: %{id: id}}, timeout) do
     receive do
-      {Guardian, ^id, {:exited, exit, _tail}} ->
-        receive(do: ({Guardian, ^id, {:tree_gone, _killed}} -> {:ok, status(exit)}))
-
-      {Guardian, ^id, :guardian_down} ->
-        {:error, %Error{operation: :cmd, reason: :guardian_down}}
+      {Guardian, ^id, {:exited, exit, _tail}} -> await_tree_gone(id, exit)
+      {Guardian, ^id, :guardian_down} -> {:error, guardian_down()}
     after
       timeout -> {:error, %Error{operation: :cmd, reason: :timeout}}
     end
   end
+
+  # The guardian may be killed while it ends the rest: then nobody says that it is gone.
+  defp await_tree_gone(id, exit) do
+    receive do
+      {Guardian, ^id, {:tree_gone, _killed}} -> {:ok, status(exit)}
+      {Guardian, ^id, :guardian_down} -> {:error, guardian_down()}
+    end
+  end
+
+  defp guardian_down, do: %Error{operation: :cmd, reason: :guardian_down}
 
   defp status(%{status: status}) when status != nil, do: status
 
