@@ -1,6 +1,6 @@
 """What is measured, and how much of it may come in an hour.
 
-A leak grows with the work. The load starts some 30 processes a second, 100,000 an hour, so what leaks
+A leak grows with the work. The load starts 30 to 60 processes a second, at least 100,000 an hour, so what leaks
 once in a thousand starts comes a hundred times an hour. `per_hour` is below that for whatever is counted,
 and for memory is some ten to two hundred bytes for each start.
 

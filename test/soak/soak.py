@@ -150,18 +150,21 @@ class Soak:
         """Ends everything in good order. What is left all the same."""
         if self.visitor:
             self.visitor.kill()
-            self.judge_visitor_gone()
+            eventually(lambda: not self.other_guardians(), "the guardian of the last visitor to end")
         self.beam.tell("stop")
         self.beam.answer("stopped")
+        # Twice: nothing may be left when the stop returns, nor come afterwards.
         left = self.judge.await_gone(0, self.is_beam)
         self.beam.close()
-        return left + self.judge.await_gone(10)
+        return list({one.identity: one for one in left + self.judge.await_gone(10)}.values())
 
-    def judge_visitor_gone(self):
-        """Its guardian ends what it had, and nobody starts anything there any more."""
+    def other_guardians(self):
+        """That of the last visitor, as long as it ends what that had."""
         mine = self.beam.guardian()
-        others = lambda: [one for one in self.judge.look().values() if one.name == "snakepit_guardi" and one.identity != mine and one.parent != mine[0]]
-        eventually(lambda: mine and not others(), "the guardian of the last visitor to end")
+        return [
+            one for one in self.judge.look().values()
+            if one.name == "snakepit_guardi" and one.identity != mine and one.parent != (mine and mine[0])
+        ]
 
     def is_beam(self, process):
         return process.identity == self.beam.identity or process.name in ("erl_child_setup", "inet_gethost")
