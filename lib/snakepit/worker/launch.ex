@@ -74,6 +74,7 @@ defmodule Snakepit.Worker.Launch do
   # Its owner was killed, and its process is being ended.
   defp passes?(%Error{reason: :already_registered}, id) do
     case ProcessRegistry.get_worker_info(id) do
+      {:ok, %{owner: owner}} when owner == self() -> forget_attempt(id)
       {:ok, %{owner: owner}} -> not Process.alive?(owner)
       {:error, _gone} -> true
     end
@@ -82,6 +83,13 @@ defmodule Snakepit.Worker.Launch do
   end
 
   defp passes?(_error, _id), do: false
+
+  # Of the attempt before: it failed with the guardian, and could not be undone because the registry was
+  # being started again too, which got it back from the ledger.
+  defp forget_attempt(id) do
+    ProcessRegistry.unregister_worker(id)
+    true
+  end
 
   defp attempt(plan) do
     with :ok <- reserve(plan.id) do
