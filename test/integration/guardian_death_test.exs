@@ -111,37 +111,59 @@ defmodule Snakepit.GuardianDeathTest do
   end
 
   # Fifty callers, most of whom wait for what their program has left behind to be ended.
-  @callers """
-  completed = :counters.new(2, [])
+  defp callers(disaster) do
+    """
+    completed = :counters.new(2, [])
 
-  call = fn call ->
-    answer = Snakepit.cmd("sh", ["-c", "(setsid sleep 600 >/dev/null &)"])
-    :counters.add(completed, 1, 1)
-    if :counters.get(completed, 2) == 0, do: call.(call), else: answer
-  end
+    call = fn call ->
+      answer =
+        try do
+          Snakepit.cmd("sh", ["-c", "(setsid sleep 600 >/dev/null &)"])
+        rescue
+          error -> {:raised, error}
+        end
 
-  tasks = for _ <- 1..50, do: Task.async(fn -> call.(call) end)
-  wait = fn wait -> if :counters.get(completed, 1) < 200, do: (receive do after 1 -> wait.(wait) end) end
-  wait.(wait)
-  guardian = Snakepit.Guardian.os_pid()
-  :counters.add(completed, 2, 1)
-  System.cmd("kill", ["-KILL", Integer.to_string(guardian)])
-
-  for answer <- Task.yield_many(tasks, 20_000) |> Enum.map(&elem(&1, 1)) do
-    case answer do
-      {:ok, {"", 0}} -> :ended
-      {:ok, {:error, error}} -> error.reason
-      nil -> :hangs
+      :counters.add(completed, 1, 1)
+      if :counters.get(completed, 2) == 0, do: call.(call), else: answer
     end
+
+    tasks = for _ <- 1..50, do: Task.async(fn -> call.(call) end)
+    wait = fn wait -> if :counters.get(completed, 1) < 200, do: (receive do after 1 -> wait.(wait) end) end
+    wait.(wait)
+    #{disaster}
+    :counters.add(completed, 2, 1)
+
+    for answer <- Task.yield_many(tasks, 20_000) |> Enum.map(&elem(&1, 1)) do
+      case answer do
+        {:ok, {"", 0}} -> :ended
+        {:ok, {:raised, _error}} -> :not_running
+        {:ok, {:error, error}} -> error.reason
+        nil -> :hangs
+      end
+    end
+    """
   end
-  """
 
   test "killed in the midst of commands that end, it keeps no caller waiting" do
     beam = Beam.start()
-    answers = for _ <- 1..@rounds, answer <- Beam.run(beam, @callers), do: answer
+    kill = ~S|System.cmd("kill", ["-KILL", to_string(Snakepit.Guardian.os_pid())])|
+    answers = for _ <- 1..@rounds, answer <- Beam.run(beam, callers(kill)), do: answer
     assert Enum.uniq(answers) -- [:ended, :guardian_down] == []
     # Otherwise it was killed when nobody needed it.
     assert :guardian_down in answers
+    Beam.kill(beam)
+  end
+
+  test "an application that stops keeps no caller waiting either" do
+    beam = Beam.start()
+
+    for _ <- 1..@rounds do
+      answers = Beam.run(beam, callers("Application.stop(:snakepit)"))
+      refute :hangs in answers
+      assert length(answers) == 50
+      assert Beam.run(beam, "Application.ensure_all_started(:snakepit)") == {:ok, [:snakepit]}
+    end
+
     Beam.kill(beam)
   end
 end

@@ -223,6 +223,8 @@ defmodule Snakepit.Guardian.Server do
       do: await_all_gone(state.port, state.run),
       else: sweep(state.run)
 
+    # What the guardian said of their end was not passed on, and nobody else will say it.
+    for {_id, child} <- state.children, do: Child.fail(child, :guardian_down)
     close(state.port)
     Native.process_await([state.process.identity], @guardian_end_ms)
   end
