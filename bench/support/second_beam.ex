@@ -49,8 +49,16 @@ defmodule Snakepit.Bench.SecondBeam do
 
   # Whether it was killed or not: its end of file and its exit status come from the same place.
   defp stop(%{port: port}) do
-    if Port.info(port), do: BeamPort.tell(port, "System.stop()")
+    ask_to_stop(port)
     await_end(port, System.monotonic_time(:millisecond) + @patience_ms)
+  end
+
+  # The port of one that was killed closes at any moment, so looking first whether it is open would
+  # say nothing about the moment after.
+  defp ask_to_stop(port) do
+    BeamPort.tell(port, "System.stop()")
+  rescue
+    ArgumentError -> :closed
   end
 
   defp await_end(port, deadline) do
