@@ -13,7 +13,7 @@ defmodule Snakepit.Bench.Scale do
   alias Snakepit.Bench.{BareLoop, DeadRuns, Ports, SecondBeam, Spawning}
 
   # Sizes, and how many rounds of each there are.
-  @sizes [{10, 5}, {100, 5}, {1000, 5}, {3000, 3}]
+  @sizes [{10, 5}, {100, 5}, {1000, 3}, {3000, 3}]
   # What takes a few milliseconds is repeated within a round, until about that many are started.
   @enough 200
 

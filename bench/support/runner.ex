@@ -121,8 +121,10 @@ defmodule Snakepit.Bench.Runner do
   defp worse?(names, facts, rows) do
     saved = Baseline.read(@saved)
 
-    unless Machine.same?(saved.machine, facts),
-      do: tell("What was saved was measured on another machine: #{saved.machine["cpu"]}")
+    unless Machine.same?(saved.machine, facts) do
+      %{"cpu" => cpu, "cores" => cores} = saved.machine
+      tell("What was saved was measured on another machine: #{cpu}, #{cores} cores")
+    end
 
     findings = saved.rows |> Enum.filter(&of?(&1, names)) |> Baseline.compare(rows)
     for {kind, text} <- findings, do: tell("#{kind |> to_string() |> String.upcase()}: #{text}")
