@@ -23,7 +23,7 @@ defmodule Snakepit.MixProject do
     [mod: {Snakepit.Application, []}, extra_applications: [:logger, :crypto]]
   end
 
-  defp elixirc_paths(:test), do: ["lib", "test/support"]
+  defp elixirc_paths(:test), do: ["lib", "test/support", "bench/support"]
   defp elixirc_paths(_env), do: ["lib"]
 
   defp package do

@@ -62,9 +62,8 @@ defmodule Snakepit.Bench.Guardian do
 
       row(
         name: "start, one after the other, #{name}, beside #{label}",
-        value: median(us.gate, fun),
+        rounds: beside(us.gate, us[way], fun),
         unit: "µs",
-        baseline: median(us[way], fun),
         target: target
       )
     end
@@ -81,15 +80,14 @@ defmodule Snakepit.Bench.Guardian do
     ]
 
     us = rounds("#{@many} at once", ways)
-    per_second = fn times -> @many / (median(times, & &1) / 1_000_000) end
+    per_second = fn us -> @many / (us / 1_000_000) end
 
     [
       row(
         name: "start, #{@many} at once, beside fork and exec one after the other",
-        value: per_second.(us.gate),
+        rounds: beside(us.gate, us.fork, per_second),
         unit: "processes/s",
         better: :higher,
-        baseline: per_second.(us.fork),
         target: {:ratio, 0.9}
       )
     ]
@@ -111,9 +109,8 @@ defmodule Snakepit.Bench.Guardian do
         [
           row(
             name: "start, p50, BEAM with #{@heap_gib} GiB of heap, beside an empty one",
-            value: median(us.full, &percentile(&1, 50)),
+            rounds: beside(us.full, us.empty, &percentile(&1, 50)),
             unit: "µs",
-            baseline: median(us.empty, &percentile(&1, 50)),
             target: at_most(1.1)
           )
         ]
@@ -136,9 +133,8 @@ defmodule Snakepit.Bench.Guardian do
       row(
         name:
           "kill -9 of the BEAM until all #{@many} are gone, beside the loop that kills and reaps",
-        value: median(found.beam, & &1.us) / 1000,
+        rounds: beside(Enum.map(found.beam, & &1.us), found.fork, &(&1 / 1000)),
         unit: "ms",
-        baseline: median(found.fork, & &1) / 1000,
         target: at_most(2)
       ),
       row(
@@ -185,7 +181,8 @@ defmodule Snakepit.Bench.Guardian do
 
   defp mean(values), do: Enum.sum(values) / length(values)
 
-  defp median(rounds, fun), do: rounds |> Enum.map(fun) |> percentile(50)
+  # Round by round, what `fun` makes of each.
+  defp beside(ours, theirs, fun), do: Enum.zip(Enum.map(ours, fun), Enum.map(theirs, fun))
 
   # "At most `times` as long" as what the harness asks for: how many times better.
   defp at_most(times), do: {:ratio, Float.ceil(1 / times, 3)}

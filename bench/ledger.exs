@@ -9,7 +9,7 @@ defmodule Snakepit.Bench.Ledger do
   import Snakepit.Bench
 
   alias Snakepit.{Command, Guardian, Native}
-  alias Snakepit.Bench.Spawning
+  alias Snakepit.Bench.{DeadRuns, Spawning}
   alias Snakepit.Ledger.DeadRun
   alias Snakepit.Pool.ProcessRegistry
   alias Snakepit.Test.BeamPort
@@ -200,9 +200,8 @@ defmodule Snakepit.Bench.Ledger do
     [
       row(
         name: "reserve, fork, activate, release, p50, beside fork and release",
-        value: rounds |> Enum.map(& &1.ledger) |> percentile(50),
+        rounds: Enum.map(rounds, &{&1.ledger, &1.bare}),
         unit: "µs",
-        baseline: rounds |> Enum.map(& &1.bare) |> percentile(50),
         target: {:ratio, 0.91}
       )
     ]
@@ -235,13 +234,14 @@ defmodule Snakepit.Bench.Ledger do
     Guardian.release(child)
   end
 
-  # Runs whose guardian and BEAM die at one instant: their workers die with the guardian, what those
-  # had started does not.
   defp reaping do
     [none, five, ten] =
       for runs <- [0, 5, 10] do
         progress("start after #{runs} dead runs of #{@orphans} orphans each")
-        with_directory(fn directory -> reaping(directory, runs) end)
+
+        DeadRuns.with_dead_runs(runs, @orphans, fn directory, _ ->
+          DeadRuns.start_ms(directory)
+        end)
       end
 
     [
@@ -255,72 +255,6 @@ defmodule Snakepit.Bench.Ledger do
         target: {:ratio, 0.8}
       )
     ]
-  end
-
-  defp reaping(directory, runs) do
-    beams = for _run <- 1..runs//1, do: BeamPort.open(data_dir: directory)
-    for beam <- beams, do: :started = BeamPort.value(beam)
-
-    doomed =
-      for beam <- beams do
-        BeamPort.tell(beam, """
-        command = Snakepit.Command.new!(cmd: ["sh", "-c", "setsid sleep 300 & wait"])
-        for number <- 1..#{@orphans} do
-          id = "w\#{number}"
-          :ok = Snakepit.Pool.ProcessRegistry.reserve_worker(id)
-          {:ok, child} = Snakepit.Guardian.spawn(command, worker_id: id)
-          :ok = Snakepit.Pool.ProcessRegistry.activate_worker(id, self(), child.os_pid, child.identity)
-          :ok = Snakepit.Guardian.release(child)
-        end
-        {Snakepit.run_id(), Snakepit.Guardian.os_pid()}
-        """)
-
-        {run_id, guardian} = BeamPort.value(beam)
-        {:os_pid, os_pid} = Port.info(beam, :os_pid)
-        await_orphans(run_id, 2 * @orphans)
-        {beam, os_pid, guardian, run_id}
-      end
-
-    # A guardian that is stopped does nothing about the death of its BEAM.
-    for {_beam, _os_pid, guardian, _run_id} <- doomed, do: signal(guardian, "STOP")
-
-    for {beam, os_pid, guardian, _run_id} <- doomed do
-      kill(os_pid)
-      kill(guardian)
-      await_exit(beam)
-    end
-
-    ms = start_time(directory)
-    left = for {_beam, _, _, run_id} <- doomed, do: found(run_id)
-    if Enum.sum(left) > 0, do: raise("orphans are left: #{inspect(left)}")
-    ms
-  end
-
-  defp start_time(directory) do
-    code = """
-    Application.put_env(:snakepit, :data_dir, #{inspect(directory)})
-    {us, {:ok, _}} = :timer.tc(fn -> Application.ensure_all_started(:snakepit) end)
-    IO.puts("started \#{us}")
-    """
-
-    ebin = Application.app_dir(:snakepit, "ebin")
-    {output, 0} = System.cmd("elixir", ["-pa", ebin, "-e", code], stderr_to_stdout: true)
-    [_, us] = Regex.run(~r/started (\d+)/, output)
-    String.to_integer(us) / 1000
-  end
-
-  defp await_orphans(run_id, count, attempts \\ 1_000) do
-    if found(run_id) < count do
-      if attempts == 0, do: raise("the workers do not start")
-      Process.sleep(10)
-      await_orphans(run_id, count, attempts - 1)
-    end
-  end
-
-  # Markers only: children at the gate carry a lineage, and no marker yet.
-  defp found(run_id) do
-    {:ok, members} = Native.run_members(run_id)
-    Enum.count(members, &(&1.worker_id != nil))
   end
 
   defp register(id, {os_pid, identity}) do
@@ -374,10 +308,8 @@ defmodule Snakepit.Bench.Ledger do
     end
   end
 
-  defp kill(os_pid), do: signal(os_pid, "KILL")
-
-  defp signal(os_pid, name) do
-    {_output, 0} = System.cmd("kill", ["-#{name}", "#{os_pid}"])
+  defp kill(os_pid) do
+    {_output, 0} = System.cmd("kill", ["-KILL", "#{os_pid}"])
     :ok
   end
 

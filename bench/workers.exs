@@ -40,14 +40,11 @@ defmodule Snakepit.Bench.Workers do
         %{worker: percentile(workers(@few), 50), raw: percentile(raw(@few), 50)}
       end
 
-    [worker, raw] = for key <- [:worker, :raw], do: percentile(Enum.map(rounds, & &1[key]), 50)
-
     [
       row(
         name: "Worker.start_link until it runs, p50, beside the guardian's spawn and release",
-        value: worker,
-        unit: "µs",
-        baseline: raw
+        rounds: Enum.map(rounds, &{&1.worker, &1.raw}),
+        unit: "µs"
       ),
       row(
         name: "what a worker adds to that",
@@ -161,14 +158,11 @@ defmodule Snakepit.Bench.Workers do
         %{pool: pool(python), loop: loop(python)}
       end
 
-    [pool, loop] = for key <- [:pool, :loop], do: percentile(Enum.map(rounds, & &1[key]), 50)
-
     [
       row(
         name: "#{@interpreters} Python workers ready, beside a loop of the shell's",
-        value: pool / 1000,
+        rounds: Enum.map(rounds, &{&1.pool / 1000, &1.loop / 1000}),
         unit: "ms",
-        baseline: loop / 1000,
         target: {:ratio, Float.ceil(1 / 1.1, 3)}
       )
     ]

@@ -24,6 +24,7 @@ defmodule Snakepit.Bench do
   @typedoc """
   One figure. `baseline` was measured beside it in the same run, in the same unit. `ratio` says how
   many times better the value is than the baseline: above 1 it is faster, smaller, or more per second.
+  `ratios` are those of the single rounds, if there were any. `scale` says what it is a point of.
   """
   @type row :: %{
           name: String.t(),
@@ -31,28 +32,45 @@ defmodule Snakepit.Bench do
           unit: String.t(),
           baseline: number() | nil,
           ratio: float() | nil,
+          ratios: [float()],
           target: String.t() | nil,
-          met: boolean() | nil
+          bound: bound() | nil,
+          met: boolean() | nil,
+          scale: scale() | nil
         }
+
+  @type bound :: {:ratio | :value, number()}
+
+  @typedoc "What was measured, at which size, beside what."
+  @type scale :: {figure :: String.t(), size :: pos_integer(), beside :: String.t()}
 
   @callback run() :: [row()]
 
   @doc """
   A row.
 
-    * `:name`, `:value`, `:unit` - required
+    * `:name`, `:unit` - required
+    * `:value` - required, unless there are `:rounds`
     * `:better` - `:lower`, the default, as for times and memory, or `:higher`, as for rates
     * `:baseline` - the same thing done the other way
+    * `:rounds` - a list of `{value, baseline}`, instead of those: their medians are taken. Whoever
+      compares runs learns from them how much the figure varies by itself.
     * `:target` - `{:ratio, r}`: at least `r` times as good as the baseline; or `{:value, v}`: `v`
       or better
+    * `:scale` - for figures that are measured at several sizes: what they are drawn as
 
   """
   @spec row(keyword()) :: row()
   def row(fields) do
-    fields = Keyword.validate!(fields, [:name, :value, :unit, :baseline, :target, better: :lower])
+    fields =
+      Keyword.validate!(
+        fields,
+        [:name, :unit, :value, :baseline, :rounds, :target, :scale, better: :lower]
+      )
 
-    [name, value, unit] = Enum.map([:name, :value, :unit], &Keyword.fetch!(fields, &1))
-    {baseline, better} = {fields[:baseline], fields[:better]}
+    [name, unit] = Enum.map([:name, :unit], &Keyword.fetch!(fields, &1))
+    {rounds, better} = {fields[:rounds] || [], fields[:better]}
+    {value, baseline} = figures(fields, rounds)
     ratio = baseline && ratio(better, value, baseline)
     {target, met} = judge(fields[:target], better, value, ratio)
 
@@ -62,9 +80,19 @@ defmodule Snakepit.Bench do
       unit: unit,
       baseline: baseline,
       ratio: ratio,
+      ratios: for({value, baseline} <- rounds, do: ratio(better, value, baseline)),
       target: target,
-      met: met
+      bound: fields[:target],
+      met: met,
+      scale: fields[:scale]
     }
+  end
+
+  defp figures(fields, []), do: {Keyword.fetch!(fields, :value), fields[:baseline]}
+
+  defp figures(_fields, rounds) do
+    {values, baselines} = Enum.unzip(rounds)
+    {percentile(values, 50), percentile(baselines, 50)}
   end
 
   defp ratio(:lower, value, baseline), do: baseline / value

@@ -1,7 +1,9 @@
 defmodule Snakepit.Bench.Report do
   @moduledoc """
-  Rows as a table for people and as JSON for programs.
+  Rows, and what they were measured on, as a table for people and as JSON for programs.
   """
+
+  alias Snakepit.Bench.{JSON, Machine}
 
   @columns [:name, :value, :unit, :baseline, :ratio, :target, :met]
   @left [:name, :unit, :target]
@@ -10,7 +12,7 @@ defmodule Snakepit.Bench.Report do
   @spec table([Snakepit.Bench.row()]) :: String.t()
   def table(rows) do
     head = Map.new(@columns, &{&1, Atom.to_string(&1)})
-    cells = [head | Enum.map(rows, &Map.new(&1, fn {key, value} -> {key, cell(value)} end))]
+    cells = [head | Enum.map(rows, fn row -> Map.new(@columns, &{&1, cell(row[&1])}) end)]
 
     widths =
       Map.new(@columns, fn key -> {key, cells |> Enum.map(&width(&1[key])) |> Enum.max()} end)
@@ -36,22 +38,29 @@ defmodule Snakepit.Bench.Report do
   defp decimals(size) when size >= 1, do: 2
   defp decimals(_size), do: 3
 
-  @doc "A JSON list with an object per row and line."
-  @spec json([Snakepit.Bench.row()]) :: String.t()
-  def json(rows) do
-    objects =
-      Enum.map(rows, fn row ->
-        "{" <> Enum.map_join(@columns, ", ", &~s("#{&1}": #{encode(row[&1])})) <> "}"
-      end)
+  @doc "What the figures were measured on, a fact per line."
+  @spec head(Machine.facts()) :: String.t()
+  def head(facts) do
+    width = facts |> Enum.map(fn {name, _fact} -> width("#{name}") end) |> Enum.max()
 
-    "[" <> Enum.map_join(objects, ",", &("\n  " <> &1)) <> "\n]\n"
+    Enum.map_join(facts, "\n", fn {name, fact} ->
+      String.pad_trailing("#{name}", width + 2) <> fact(fact)
+    end)
   end
 
-  defp encode(value) when is_nil(value), do: "null"
-  defp encode(value) when is_boolean(value) or is_number(value), do: to_string(value)
-  defp encode(text), do: ~s("#{text |> String.to_charlist() |> Enum.map_join(&escape/1)}")
+  defp fact(nil), do: "unknown"
+  defp fact(list) when is_list(list), do: Enum.map_join(list, " ", &fact/1)
+  defp fact(value), do: to_string(value)
 
-  defp escape(char) when char in [?", ?\\], do: <<?\\, char>>
-  defp escape(char) when char < 0x20, do: "\\u00" <> Base.encode16(<<char>>)
-  defp escape(char), do: <<char::utf8>>
+  @doc "A JSON object with the facts and a list of rows, one per line."
+  @spec json(Machine.facts(), [Snakepit.Bench.row()]) :: String.t()
+  def json(facts, rows) do
+    machine = Enum.map_join(facts, ",", fn fact -> "\n    " <> inner(fact) end)
+    rows = Enum.map_join(rows, ",", fn row -> "\n    " <> JSON.encode(fields(row)) end)
+    ~s({\n  "machine": {#{machine}\n  },\n  "rows": [#{rows}\n  ]\n}\n)
+  end
+
+  defp inner({name, fact}), do: "#{JSON.encode(name)}: #{JSON.encode(fact)}"
+
+  defp fields(row), do: for(key <- @columns ++ [:ratios], do: {key, row[key]})
 end

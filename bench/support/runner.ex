@@ -3,9 +3,11 @@ defmodule Snakepit.Bench.Runner do
   `script/bench`: finds benchmarks, runs them one after the other, reports.
   """
 
-  alias Snakepit.Bench.Report
+  alias Snakepit.Bench.{Baseline, Machine, Plots, Report}
 
   @directory Path.expand("..", __DIR__)
+  @saved Path.join(@directory, "baseline.json")
+  @options [json: :string, plots: :string, check: :boolean, save: :boolean, help: :boolean]
 
   @doc "Gives the exit status. A relative path in `arguments` is relative to `caller`."
   @spec main([String.t()], Path.t()) :: 0 | 1 | 2
@@ -13,25 +15,33 @@ defmodule Snakepit.Bench.Runner do
     # Whatever the locale, the table has a µ in it.
     for device <- [:standard_io, :standard_error], do: :io.setopts(device, encoding: :unicode)
 
-    {options, names, invalid} =
-      OptionParser.parse(arguments, strict: [json: :string, help: :boolean])
-
-    json = options[:json] && Path.expand(options[:json], caller)
+    {options, names, invalid} = OptionParser.parse(arguments, strict: @options)
+    options = Map.new(options, fn {key, value} -> {key, expanded(key, value, caller)} end)
     unknown = names -- known()
 
     cond do
       options[:help] -> IO.puts(usage()) && 0
       invalid != [] -> refuse("not understood: #{Enum.map_join(invalid, " ", &elem(&1, 0))}")
       unknown != [] -> refuse("no such benchmark: #{Enum.join(unknown, ", ")}")
-      json && File.touch(json) != :ok -> refuse("cannot write to #{json}")
-      names == [] -> run(known(), json)
-      true -> run(Enum.uniq(names), json)
+      not writable?(options) -> refuse("cannot write to #{options[:json] || options[:plots]}")
+      options[:check] && not File.exists?(@saved) -> refuse("nothing was saved to compare with")
+      names == [] -> run(known(), options)
+      true -> run(Enum.uniq(names), options)
     end
+  end
+
+  defp expanded(key, path, caller) when key in [:json, :plots], do: Path.expand(path, caller)
+  defp expanded(_key, value, _caller), do: value
+
+  # Known now, and not when everything has been measured.
+  defp writable?(options) do
+    (options[:json] == nil or File.touch(options[:json]) == :ok) and
+      (options[:plots] == nil or File.mkdir_p(options[:plots]) == :ok)
   end
 
   defp usage do
     """
-    usage: script/bench [NAME...] [--json FILE]
+    usage: script/bench [NAME...] [--json FILE] [--plots DIR] [--check | --save]
 
     Runs the named benchmarks, or all, and prints a row for each thing measured:
 
@@ -41,8 +51,13 @@ defmodule Snakepit.Bench.Runner do
       target    what is required of the ratio or the value
       met       whether it is so
 
-    --json FILE writes the rows to FILE too, as a list of objects.
-    The exit status is 1 if a benchmark failed or a target is not met.
+    --json FILE  writes the rows and what they were measured on to FILE too
+    --plots DIR  draws them: scale.png, figures over size; targets.png, figures and their targets
+    --check      compares them with bench/baseline.json and says what got worse
+    --save       makes them the ones that the next are compared with
+
+    The exit status is 1 if a benchmark failed or a target is not met; with --check, if a benchmark
+    failed or something got worse.
 
     Benchmarks: #{Enum.join(known(), ", ")}\
     """
@@ -57,28 +72,80 @@ defmodule Snakepit.Bench.Runner do
     for path <- Path.wildcard(Path.join(@directory, "*.exs")), do: Path.basename(path, ".exs")
   end
 
-  defp run(names, json) do
+  defp run(names, options) do
+    facts = Machine.facts()
     results = Enum.map(names, &measure/1)
-    rows = Enum.concat(for {:ok, rows} <- results, do: rows)
-    failed = for {:failed, name} <- results, do: name
+    facts = facts ++ [busy_percent: results |> Enum.map(& &1.busy_percent) |> Enum.max()]
+    rows = Enum.flat_map(results, & &1.rows)
+    failed = for %{failed?: true, name: name} <- results, do: name
 
-    IO.puts(Report.table(rows))
-    if json, do: File.write!(json, Report.json(rows))
-
-    for name <- failed, do: IO.puts("\nFAILED: #{name}, as told above")
+    IO.puts(Report.head(facts) <> "\n\n" <> Report.table(rows))
+    for warning <- results |> Enum.map(& &1.warning) |> Enum.uniq(), warning, do: tell(warning)
+    if options[:json], do: File.write!(options[:json], Report.json(facts, rows))
+    for name <- failed, do: tell("FAILED: #{name}, as told above")
     missed = for %{met: false} = row <- rows, do: row
-    for row <- missed, do: IO.puts("\nNOT MET: #{row.name}: #{row.target}")
-    if failed == [] and missed == [], do: 0, else: 1
+    for row <- missed, do: tell("NOT MET: #{row.name}: #{row.target}")
+
+    drawn? = options[:plots] == nil or drawn?(rows, facts, options[:plots])
+    well? = if options[:check], do: not worse?(names -- failed, facts, rows), else: missed == []
+    if options[:save] && failed == [], do: save(names, facts, rows)
+    if failed == [] and drawn? and well?, do: 0, else: 1
   end
 
   defp measure(name) do
-    IO.puts(:stderr, name)
-    [{module, _binary} | _] = Code.require_file(name <> ".exs", @directory)
-    {:ok, for(row <- module.run(), do: %{row | name: "#{name}: #{row.name}"})}
-  catch
-    # Also exits and throws: the others run all the same.
-    kind, reason ->
-      IO.puts(:stderr, Exception.format(kind, reason, __STACKTRACE__))
-      {:failed, name}
+    busy = Machine.busy_percent()
+    warning = Machine.warning(busy)
+    warning = warning && "#{warning}: #{name}"
+    IO.puts(:stderr, Enum.join([name | List.wrap(warning)], "\n"))
+    result = %{name: name, busy_percent: busy, warning: warning, rows: [], failed?: false}
+
+    try do
+      [{module, _binary} | _] = Code.require_file(name <> ".exs", @directory)
+      %{result | rows: for(row <- module.run(), do: %{row | name: "#{name}: #{row.name}"})}
+    catch
+      # Also exits and throws: the others run all the same.
+      kind, reason ->
+        IO.puts(:stderr, Exception.format(kind, reason, __STACKTRACE__))
+        %{result | failed?: true}
+    end
   end
+
+  defp drawn?(rows, facts, directory) do
+    case Plots.write(rows, "#{facts[:cpu]}, #{facts[:cores]} cores, #{facts[:commit]}", directory) do
+      {:ok, []} -> tell("NOT DRAWN: no row has a size or a target") != :ok
+      {:ok, paths} -> tell("drawn: #{Enum.join(paths, ", ")}") == :ok
+      {:error, reason} -> tell("NOT DRAWN: #{reason}") != :ok
+    end
+  end
+
+  defp worse?(names, facts, rows) do
+    saved = Baseline.read(@saved)
+
+    unless Machine.same?(saved.machine, facts) do
+      %{"cpu" => cpu, "cores" => cores} = saved.machine
+      tell("What was saved was measured on another machine: #{cpu}, #{cores} cores")
+    end
+
+    findings = saved.rows |> Enum.filter(&of?(&1, names)) |> Baseline.compare(rows)
+    for {kind, text} <- findings, do: tell("#{kind |> to_string() |> String.upcase()}: #{text}")
+    if findings == [], do: tell("Nothing got worse.")
+    Baseline.bad?(findings)
+  end
+
+  # Rows of benchmarks that did not run are kept, if they are of this machine.
+  defp save(names, facts, rows) do
+    saved = Baseline.read(@saved)
+
+    others =
+      if Machine.same?(saved.machine, facts),
+        do: Enum.reject(saved.rows, &of?(&1, names)),
+        else: []
+
+    File.write!(@saved, Report.json(facts, Enum.sort_by(others ++ rows, & &1.name)))
+    tell("saved: #{length(rows)} rows, and #{length(others)} of before")
+  end
+
+  defp of?(row, names), do: Enum.any?(names, &String.starts_with?(row.name, &1 <> ": "))
+
+  defp tell(text), do: IO.puts("\n" <> text)
 end

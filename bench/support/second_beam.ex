@@ -25,7 +25,7 @@ defmodule Snakepit.Bench.SecondBeam do
     try do
       fun.(beam)
     after
-      stop(beam)
+      stop(beam.port)
       File.rm_rf!(directory)
     end
   end
@@ -47,10 +47,20 @@ defmodule Snakepit.Bench.SecondBeam do
     %__MODULE__{port: port, os_pid: os_pid}
   end
 
+  @doc "Stops the BEAM behind a port of `BeamPort`'s, and waits until it is gone."
+  @spec stop(port()) :: :ok
   # Whether it was killed or not: its end of file and its exit status come from the same place.
-  defp stop(%{port: port}) do
-    if Port.info(port), do: BeamPort.tell(port, "System.stop()")
+  def stop(port) do
+    ask_to_stop(port)
     await_end(port, System.monotonic_time(:millisecond) + @patience_ms)
+  end
+
+  # The port of one that was killed closes at any moment, so looking first whether it is open would
+  # say nothing about the moment after.
+  defp ask_to_stop(port) do
+    BeamPort.tell(port, "System.stop()")
+  rescue
+    ArgumentError -> :closed
   end
 
   defp await_end(port, deadline) do

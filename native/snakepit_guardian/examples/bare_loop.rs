@@ -23,12 +23,25 @@ mod linux {
     pub fn main() -> Result<()> {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        allow_descriptors()?;
         match arguments[..] {
             ["fork", count, program, argument] => start(count, program, argument, fork),
             ["spawn", count, program, argument] => start(count, program, argument, spawn),
             ["watch"] => watch(),
             _ => Err(Error::new(ErrorKind::InvalidInput, "see the top of bare_loop.rs")),
         }
+    }
+
+    /// `watch` has one for each process, and the usual limit is 1024.
+    fn allow_descriptors() -> Result<()> {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: one structure, a local.
+        unsafe {
+            check(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit))?;
+            limit.rlim_cur = limit.rlim_max;
+            check(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit))?;
+        }
+        Ok(())
     }
 
     type Way = fn(&CStr, &[*const c_char]) -> Result<libc::pid_t>;

@@ -1,0 +1,126 @@
+defmodule Snakepit.Bench.Baseline do
+  @moduledoc """
+  Whether figures got worse than those that were saved.
+
+  Compared are ratios, which were measured beside each other and say the same on a faster machine, and
+  whether targets are met. Other values are not: they are the machine's as much as Snakepit's.
+
+  A ratio has got worse if two things are true:
+
+    * Every round is worse than every round that was saved. If nothing has changed, all orders of the
+      rounds of both runs are equally likely, and this one comes about once in 252 times with five
+      rounds each (once in 20 with three). Rounds that vary much hide small changes, as they should.
+    * It is worse by more than a tenth. What is different from run to run and the same in all rounds of
+      one (where the linker put things, what else is in the caches) makes a difference of that order.
+
+  Of a figure that has no rounds nothing is known about its noise: it has to be worse by more than a
+  third.
+
+  A target that was met and is missed counts too, unless the best round still met it.
+  """
+
+  alias Snakepit.Bench.JSON
+
+  @least 0.10
+  @least_without_rounds 0.33
+
+  @typedoc "What became of one row, and a sentence about it."
+  @type finding :: {:worse | :gone | :new | :better, String.t()}
+
+  @type saved :: %{machine: map(), rows: [Snakepit.Bench.row() | map()]}
+
+  @doc "What was saved, or nothing."
+  @spec read(Path.t()) :: saved()
+  def read(path) do
+    case File.read(path) do
+      {:ok, text} ->
+        %{"machine" => machine, "rows" => rows} = JSON.decode!(text)
+        %{machine: machine, rows: Enum.map(rows, &row/1)}
+
+      {:error, :enoent} ->
+        %{machine: %{}, rows: []}
+    end
+  end
+
+  defp row(saved) do
+    for key <- [:name, :value, :unit, :baseline, :ratio, :ratios, :target, :met], into: %{} do
+      {key, Map.fetch!(saved, Atom.to_string(key))}
+    end
+  end
+
+  @doc "The findings, those that matter most first. `then` and `now` are of the same benchmarks."
+  @spec compare([map()], [map()]) :: [finding()]
+  def compare(then, now) do
+    saved = Map.new(then, &{&1.name, &1})
+    measured = MapSet.new(now, & &1.name)
+    gone = for row <- then, row.name not in measured, do: {:gone, row.name}
+
+    found =
+      Enum.flat_map(now, fn row ->
+        case Map.fetch(saved, row.name) do
+          {:ok, before} -> changes(before, row)
+          :error -> [{:new, row.name}]
+        end
+      end)
+
+    Enum.sort_by(gone ++ found, fn {kind, _} -> rank(kind) end)
+  end
+
+  defp rank(kind), do: Enum.find_index([:worse, :gone, :better, :new], &(&1 == kind))
+
+  @doc "Whether one of them should stop a change."
+  @spec bad?([finding()]) :: boolean()
+  def bad?(findings), do: Enum.any?(findings, fn {kind, _} -> kind in [:worse, :gone] end)
+
+  defp changes(then, now), do: ratio(then, now) ++ target(then, now)
+
+  defp ratio(%{ratio: then_ratio} = then, %{ratio: now_ratio} = now)
+       when is_number(then_ratio) and is_number(now_ratio) do
+    cond do
+      below?(now, then) -> [{:worse, told(then, now)}]
+      below?(then, now) -> [{:better, told(then, now)}]
+      true -> []
+    end
+  end
+
+  defp ratio(%{ratio: nil}, %{ratio: nil}), do: []
+  # It has a baseline now, or none any more: then it is another figure.
+  defp ratio(%{ratio: nil}, now), do: [{:new, now.name}]
+  defp ratio(then, _now), do: [{:gone, "#{then.name}: its ratio"}]
+
+  defp below?(low, high) do
+    low.ratio < high.ratio * (1 - least(low, high)) and
+      Enum.max(rounds(low)) < Enum.min(rounds(high))
+  end
+
+  defp least(%{ratios: []}, _other), do: @least_without_rounds
+  defp least(_one, %{ratios: []}), do: @least_without_rounds
+  defp least(_one, _other), do: @least
+
+  defp rounds(%{ratios: [], ratio: ratio}), do: [ratio]
+  defp rounds(%{ratios: ratios}), do: ratios
+
+  defp target(%{met: true}, %{met: false} = now) do
+    if best_round_meets?(now), do: [], else: [{:worse, "#{now.name}: met #{now.target} before"}]
+  end
+
+  defp target(_then, _now), do: []
+
+  defp best_round_meets?(%{bound: {:ratio, least}, ratios: [_ | _] = ratios}),
+    do: Enum.max(ratios) >= least
+
+  defp best_round_meets?(_row), do: false
+
+  defp told(then, now) do
+    "#{now.name}: ratio #{spread(now)}, was #{spread(then)}"
+  end
+
+  defp spread(%{ratios: [], ratio: ratio}), do: short(ratio)
+
+  defp spread(%{ratios: ratios, ratio: ratio}) do
+    {least, most} = Enum.min_max(ratios)
+    "#{short(ratio)} (#{short(least)} to #{short(most)})"
+  end
+
+  defp short(number), do: :erlang.float_to_binary(number / 1, [:compact, decimals: 3])
+end
