@@ -105,7 +105,6 @@ defmodule Snakepit.Guardian.Server do
   def handle_call({:spawn, request}, {owner, _tag} = from, state) do
     # One more than the guardian keeps ahead, if all of those are spoken for.
     if :queue.is_empty(state.ready), do: command(state.port, {:fork, 1})
-    request = Environment.add(request, Environment.changes(environment()))
     waiting = :queue.in({request, from, Process.monitor(owner)}, state.waiting)
     {:noreply, serve_waiting(%{state | waiting: waiting})}
   end
@@ -366,6 +365,7 @@ defmodule Snakepit.Guardian.Server do
          {{:value, {id, os_pid, identity}}, ready} <- :queue.out(state.ready) do
       # First, so that the caller goes on while this is under way: its release comes after it anyway.
       GenServer.reply(from, {:ok, %{id: id, os_pid: os_pid, identity: identity}})
+      request = Environment.add(request, Environment.changes(environment()))
       command(state.port, {:spawn, Map.put(request, :id, id)})
       {owner, _tag} = from
 

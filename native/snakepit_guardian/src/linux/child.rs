@@ -21,6 +21,9 @@ const GATE_PLACE: RawFd = 10;
 /// The most descriptors that travel with the opening of the gate: three streams, lifeline, image.
 const MAX_DESCRIPTORS: usize = 5;
 
+/// Room for an image that comes through the gate, on the child's stack. A larger one is a file.
+pub const ROOM: usize = 8192;
+
 /// What comes through the gate when it opens. Behind it come the first `sent` bytes of the image,
 /// which are all or none: if none, the last descriptor is a file that holds it.
 #[derive(Clone, Copy, Default)]
@@ -79,8 +82,12 @@ pub unsafe fn live(birth: Birth) -> ! {
             write_file(c"/proc/self/oom_score_adj".as_ptr(), score.as_ptr().cast());
         }
 
-        let (fds, count, opening) = wait_at_gate(birth.gate);
-        let image = load_image(birth.gate, &fds[..count], opening);
+        // Written to now, so that the pages are there when it is needed.
+        let mut room = [0_u64; ROOM / size_of::<u64>()];
+        std::hint::black_box(&mut room);
+        let arrived = wait_at_gate(birth.gate, &mut room);
+        let fds = arrived.fds;
+        let image = load_image(birth.gate, &arrived, &mut room);
         let header = &*image;
         let gate = libc::fcntl(birth.gate, libc::F_DUPFD_CLOEXEC, GATE_PLACE);
         if gate < 0 {
@@ -94,21 +101,33 @@ pub unsafe fn live(birth: Birth) -> ! {
     }
 }
 
-/// Blocks until the gate opens or closes. Gives the descriptors that came along and how many.
-unsafe fn wait_at_gate(gate: RawFd) -> ([RawFd; MAX_DESCRIPTORS], usize, Opening) {
+/// What came through the gate: descriptors, how much there is of the image, and how much of it is
+/// in the child's room already.
+struct Arrived {
+    fds: [RawFd; MAX_DESCRIPTORS],
+    count: usize,
+    opening: Opening,
+    here: usize,
+}
+
+/// Blocks until the gate opens or closes. As much of the image as there is room for comes along.
+unsafe fn wait_at_gate(gate: RawFd, room: &mut [u64]) -> Arrived {
     let mut fds = [-1; MAX_DESCRIPTORS];
     // As `to_bytes` lays it out.
     let mut opening = [0_usize; 2];
     let size = size_of_val(&opening);
     // Room for the descriptors and their header, aligned as the kernel wants it.
     let mut control = [0_u64; 8];
-    let mut part = libc::iovec { iov_base: opening.as_mut_ptr().cast(), iov_len: size };
+    let mut parts = [
+        libc::iovec { iov_base: opening.as_mut_ptr().cast(), iov_len: size },
+        libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: size_of_val(room) },
+    ];
     // SAFETY: `message` points to locals that live as long as the call; what is read back was
     // written by the kernel.
     unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = &raw mut part;
-        message.msg_iovlen = 1;
+        message.msg_iov = parts.as_mut_ptr();
+        message.msg_iovlen = parts.len() as _;
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control) as _;
         let received = loop {
@@ -118,37 +137,40 @@ unsafe fn wait_at_gate(gate: RawFd) -> ([RawFd; MAX_DESCRIPTORS], usize, Opening
             }
         };
         let control = libc::CMSG_FIRSTHDR(&raw const message);
-        if usize::try_from(received) != Ok(size) || control.is_null() {
-            libc::_exit(0);
-        }
+        let here = usize::try_from(received).ok().and_then(|received| received.checked_sub(size));
+        let Some(here) = here.filter(|_| !control.is_null()) else { libc::_exit(0) };
         let bytes =
             (*control).cmsg_len as usize - (libc::CMSG_DATA(control) as usize - control as usize);
         let count = (bytes / size_of::<RawFd>()).min(MAX_DESCRIPTORS);
         std::ptr::copy_nonoverlapping(libc::CMSG_DATA(control).cast(), fds.as_mut_ptr(), count);
-        (fds, count, Opening { length: opening[0], sent: opening[1] })
+        let opening = Opening { length: opening[0], sent: opening[1] };
+        Arrived { fds, count, opening, here }
     }
 }
 
-/// Maps the image, or reads it into a mapping of its own.
-unsafe fn load_image(gate: RawFd, fds: &[RawFd], opening: Opening) -> *const Header {
-    let file = if opening.sent == 0 { fds[fds.len() - 1] } else { -1 };
-    let kind = if opening.sent == 0 { 0 } else { libc::MAP_ANONYMOUS | libc::MAP_POPULATE };
-    // SAFETY: a new mapping, into which no more is read than it has room for.
+/// Reads the rest of the image into the room that there is, or maps the file that holds it.
+unsafe fn load_image(gate: RawFd, arrived: &Arrived, room: &mut [u64]) -> *const Header {
+    let Arrived { fds, count, opening, here } = arrived;
+    // SAFETY: a new mapping; into the room, no more is read than fits.
     unsafe {
-        let image = libc::mmap(
-            std::ptr::null_mut(),
-            opening.length,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | kind,
-            file,
-            0,
-        );
-        if image == libc::MAP_FAILED {
-            fail(gate, Step::Descriptors);
+        if opening.sent == 0 {
+            let image = libc::mmap(
+                std::ptr::null_mut(),
+                opening.length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE,
+                fds[count - 1],
+                0,
+            );
+            if image == libc::MAP_FAILED {
+                fail(gate, Step::Descriptors);
+            }
+            return image.cast();
         }
-        let mut done = 0;
-        while done < opening.sent.min(opening.length) {
-            let count = libc::read(gate, image.add(done), opening.sent - done);
+        let image = room.as_mut_ptr().cast::<u8>();
+        let mut done = *here;
+        while done < opening.sent.min(size_of_val(room)) {
+            let count = libc::read(gate, image.add(done).cast(), opening.sent - done);
             match usize::try_from(count) {
                 // Closed in the midst of it: the guardian is gone.
                 Ok(0) => libc::_exit(0),

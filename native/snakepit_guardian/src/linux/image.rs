@@ -138,7 +138,7 @@ pub enum Image {
 }
 
 /// The most that goes through the gate itself: far less than the kernel's default for sockets.
-const MAX_SMALL: usize = 32_768;
+const MAX_SMALL: usize = super::child::ROOM;
 
 impl Image {
     pub fn length(&self) -> usize {
