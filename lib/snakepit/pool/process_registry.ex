@@ -27,9 +27,14 @@ defmodule Snakepit.Pool.ProcessRegistry do
   alias Snakepit.Pool.PIDLedger
 
   @table __MODULE__
+  # Workers whose owners are not watched yet.
+  @new Module.concat(__MODULE__, New)
   # A worker that has not become active by then will not: its owner is stuck.
   @reservation_limit_ms 60_000
   @sweep_interval_ms 5_000
+  # Until then an owner that dies is not noticed here. The guardian does, and ends its process at once;
+  # what is left to do is to forget the worker.
+  @watch_interval_ms 1_000
   # Owners often die together. Those that do within this time are dealt with together.
   @gather_ms 5
 
@@ -87,13 +92,18 @@ defmodule Snakepit.Pool.ProcessRegistry do
     if :ets.insert_new(@table, {worker_id, info, new_gate()}) do
       case PIDLedger.register_process(worker_id, status: :reserved) do
         :ok ->
-          GenServer.cast(__MODULE__, {:watch, worker_id, self()})
+          # Not a message: to wake another process takes longer than all of this, at the very moment at
+          # which the new process needs the processor.
+          :ets.insert(@new, {worker_id, self()})
+          :ok
 
         {:error, error} ->
           :ets.delete(@table, worker_id)
           {:error, %{error | operation: :reserve_worker}}
       end
     else
+      # Its owner may have died without anybody having noticed yet.
+      GenServer.cast(__MODULE__, :watch_new)
       {:error, error(:reserve_worker, :already_registered, worker_id)}
     end
   end
@@ -229,7 +239,9 @@ defmodule Snakepit.Pool.ProcessRegistry do
     # Written by the workers themselves, so that none waits for another.
     options = [:named_table, :public, :set, read_concurrency: true, write_concurrency: true]
     :ets.new(@table, options)
+    :ets.new(@new, options)
     schedule_sweep()
+    schedule_watch()
     state = %{monitors: %{}, workers: %{}, dying: %{}, ending: nil, config: Config.fetch!()}
     {:ok, recover(state)}
   end
@@ -259,8 +271,10 @@ defmodule Snakepit.Pool.ProcessRegistry do
 
   @impl true
   def handle_cast({:watch, worker_id, owner}, state) do
-    {:noreply, state |> unwatch(worker_id) |> watch(worker_id, owner)}
+    {:noreply, state |> watch_new() |> unwatch(worker_id) |> watch(worker_id, owner)}
   end
+
+  def handle_cast(:watch_new, state), do: {:noreply, watch_new(state)}
 
   @impl true
   def handle_info({:DOWN, monitor, :process, pid, _reason}, state) do
@@ -268,6 +282,11 @@ defmodule Snakepit.Pool.ProcessRegistry do
       %{ending: {^pid, ^monitor}} -> {:noreply, ended(state)}
       _ -> {:noreply, owner_down(state, monitor, pid)}
     end
+  end
+
+  def handle_info(:watch_new, state) do
+    schedule_watch()
+    {:noreply, watch_new(state)}
   end
 
   def handle_info(:end_dying, state), do: {:noreply, end_dying(state)}
@@ -294,6 +313,18 @@ defmodule Snakepit.Pool.ProcessRegistry do
   # One that is gone from the start, for a reservation whose owner nobody wrote down.
   defp owner(nil), do: spawn(fn -> :ok end)
   defp owner(text), do: text |> String.to_charlist() |> :erlang.list_to_pid()
+
+  defp watch_new(state) do
+    Enum.reduce(:ets.tab2list(@new), state, fn {worker_id, owner} = new, state ->
+      :ets.delete_object(@new, new)
+
+      case lookup(worker_id) do
+        %{owner: ^owner} -> state |> unwatch(worker_id) |> watch(worker_id, owner)
+        # Forgotten, or another's by now.
+        _other -> state
+      end
+    end)
+  end
 
   defp watch(state, worker_id, owner) do
     monitor = Process.monitor(owner)
@@ -491,6 +522,7 @@ defmodule Snakepit.Pool.ProcessRegistry do
     %Error{operation: operation, reason: reason, detail: "#{reason}: worker #{worker_id}"}
   end
 
+  defp schedule_watch, do: Process.send_after(self(), :watch_new, @watch_interval_ms)
   defp schedule_sweep, do: Process.send_after(self(), :sweep, @sweep_interval_ms)
   defp now, do: System.monotonic_time(:millisecond)
 end

@@ -177,10 +177,22 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
     assert :atomics.get(gate, 1) == 0
   end
 
+  test "the name of an owner that nobody watches yet is free as soon as somebody wants it" do
+    {owner, :ok} = agent(fn -> ProcessRegistry.reserve_worker("w") end)
+    Process.exit(owner, :kill)
+    assert {:error, %Error{reason: :already_registered}} = ProcessRegistry.reserve_worker("w")
+    # Asked after that, it has looked.
+    :sys.get_state(ProcessRegistry)
+    eventually(fn -> not ProcessRegistry.worker_registered?("w") end)
+    assert ProcessRegistry.reserve_worker("w") == :ok
+  end
+
   @tag config: [cleanup_max_retries: 1, cleanup_retry_interval_ms: 1]
   test "who gives up says so, and its entry stays", %{run: run} do
     child = start!("w")
     registry = Process.whereis(ProcessRegistry)
+    watched? = fn -> Map.has_key?(:sys.get_state(registry).workers, "w") end
+    eventually(watched?)
     lose_directory(run)
 
     log =
@@ -188,7 +200,7 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
         Process.exit(child.owner, :kill)
 
         # Noticed, and then done with.
-        eventually(fn -> not Map.has_key?(:sys.get_state(registry).workers, "w") end)
+        eventually(fn -> not watched?.() end)
 
         eventually(fn ->
           match?(%{dying: dying, ending: nil} when dying == %{}, :sys.get_state(registry))
