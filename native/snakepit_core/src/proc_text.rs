@@ -10,9 +10,8 @@ use crate::table::{Arguments, Entry, Environment, State};
 /// contains a parenthesis, so the last one ends it.
 pub fn stat(line: &[u8]) -> Option<Entry> {
     let open = line.iter().position(|byte| *byte == b'(')?;
-    let close = line.iter().rposition(|byte| *byte == b')')?;
     let pid = number(line.get(..open)?.trim_ascii())?;
-    let mut fields = line.get(close + 1..)?.trim_ascii().split(|byte| *byte == b' ');
+    let mut fields = behind_name(line)?.split(|byte| *byte == b' ');
     let state = *fields.next()?.first()?;
     let parent = number(fields.next()?)?;
     let group = number(fields.next()?)?;
@@ -45,9 +44,13 @@ fn parse_state(letter: u8, threads: i64) -> State {
 }
 
 /// The letter of the state in `stat`.
-pub fn state_letter(stat: &[u8]) -> Option<u8> {
-    let close = stat.iter().rposition(|byte| *byte == b')')?;
-    stat.get(close + 2).copied()
+pub fn state_letter(line: &[u8]) -> Option<u8> {
+    behind_name(line)?.first().copied()
+}
+
+fn behind_name(line: &[u8]) -> Option<&[u8]> {
+    let close = line.iter().rposition(|byte| *byte == b')')?;
+    Some(line.get(close + 1..)?.trim_ascii())
 }
 
 /// The real user in `status`.

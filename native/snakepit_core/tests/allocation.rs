@@ -45,10 +45,12 @@ fn count(size: usize) {
     ASKED.set(ASKED.get().saturating_add(size));
 }
 
+type Parser = fn(&[u8]);
+
 /// No more than the longest frame would take, for the few hundred bytes that these tests give.
 #[track_caller]
 fn modestly(bytes: &[u8]) {
-    let parsers: [(&str, fn(&[u8])); 6] = [
+    let parsers: [(&str, Parser); 6] = [
         ("request", |bytes| drop(decode::<Request>(bytes))),
         ("event", |bytes| drop(decode::<Event>(bytes))),
         ("obituary", |bytes| drop(decode::<Obituary>(bytes))),

@@ -136,7 +136,7 @@ pub fn identity(script: &mut Script) -> Identity {
     let mut boot = [0; 16];
     boot[..8].copy_from_slice(&script.number().to_be_bytes());
     Identity {
-        pid: Pid::new((script.number() % 0x7fff_ffff + 1).cast_signed()).unwrap(),
+        pid: Pid::new((script.number() % 0x7fff_ffff + 1) as i64).unwrap(),
         start: script.number(),
         settled: script.byte() % 2 == 0,
         uid: script.optional(|script| script.number() as u32),
@@ -213,11 +213,11 @@ fn record(script: &mut Script) -> Record {
         worker_id: text(script),
         run_id: text(script),
         status: if script.byte() % 2 == 0 { Status::Active } else { Status::Reserved },
-        os_pid: script.optional(|script| script.number().cast_signed()),
-        pgid: script.optional(|script| script.number().cast_signed()),
+        os_pid: script.optional(Script::signed),
+        pgid: script.optional(Script::signed),
         identity: script.optional(|script| script.string().to_vec()),
         elixir_pid: script.optional(text),
         command: (0..script.byte() % 4).map(|_| script.string().to_vec()).collect(),
-        spawned_at: script.number().cast_signed(),
+        spawned_at: script.signed(),
     }
 }

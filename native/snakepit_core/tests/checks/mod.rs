@@ -5,6 +5,11 @@
 //! is a second, slower way to the same answer, written without the code under test.
 
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "any number will do where one is made up"
+)]
 
 pub mod ledger;
 pub mod obituary;
@@ -13,8 +18,10 @@ pub mod run_id;
 pub mod script;
 pub mod wire;
 
+pub type Check = fn(&[u8]);
+
 /// By the name of the fuzz target, which is also the directory of its corpus.
-pub const ALL: [(&str, fn(&[u8])); 5] = [
+pub const ALL: [(&str, Check); 5] = [
     ("wire", wire::check),
     ("proc_text", proc_text::check),
     ("ledger", ledger::check),

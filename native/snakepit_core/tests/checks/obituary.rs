@@ -15,19 +15,19 @@ pub fn check(bytes: &[u8]) {
 pub fn obituary(script: &mut Script) -> Obituary {
     let mut obituary = Obituary {
         run_id: text(script),
-        beam_pid: script.number().cast_signed(),
-        detected_at: script.number().cast_signed(),
+        beam_pid: script.signed(),
+        detected_at: script.signed(),
         detected_by: text(script),
         duration_ms: script.number(),
         ..Obituary::default()
     };
     while !script.is_over() {
         if script.byte() % 2 == 0 {
-            obituary.survivors.push(script.number().cast_signed());
+            obituary.survivors.push(script.signed());
         } else {
             obituary.processes.push(Ended {
                 worker_id: text(script),
-                pid: script.number().cast_signed(),
+                pid: script.signed(),
                 killed: script.byte() % 2 == 0,
                 after_ms: script.number(),
             });

@@ -23,8 +23,8 @@ fn arguments(bytes: &[u8]) {
 }
 
 /// What the last of these says, with the one before it.
-fn slow_argument(list: &[&[u8]]) -> Option<String> {
-    let (last, before) = list.split_last()?;
+fn slow_argument(arguments: &[&[u8]]) -> Option<String> {
+    let (last, before) = arguments.split_last()?;
     let flags = ["--run-id", "--snakepit-run-id"];
     let apart = before.last().filter(|one| flags.iter().any(|flag| flag.as_bytes() == **one));
     let joined =

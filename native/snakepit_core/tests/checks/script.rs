@@ -16,6 +16,10 @@ impl<'a> Script<'a> {
         self.take(8).iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 
+    pub fn signed(&mut self) -> i64 {
+        self.number() as i64
+    }
+
     pub fn index(&mut self, length: usize) -> usize {
         (self.number() % length.max(1) as u64) as usize
     }
