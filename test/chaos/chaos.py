@@ -18,6 +18,9 @@ import unittest
 import cases
 import proc
 import programs
+import stage
+import sweep
+from progress import Progress
 from world import Broken, Machine, Round
 
 
@@ -92,8 +95,12 @@ def play(machine, seed, number, name, keep, case=None):
     except Exception as error:
         broken.append(str(error) if isinstance(error, Broken) else traceback.format_exc())
         round_.verdict()
-    finally:
+    except BaseException:
+        # Somebody has had enough.
         round_.clean_up()
+        round_.remove()
+        raise
+    round_.clean_up()
     seconds = time.monotonic() - begun
     counts = f"orphans={len(round_.orphans)} wrong_kills={len(round_.wrong_kills)}"
     print(f"round {number:4d}  {name:28s} {counts}  {seconds:5.1f} s  {'; '.join(round_.story)}", flush=True)
@@ -131,12 +138,23 @@ def main():
     parser.add_argument("--build", default="_build/dev", help=argparse.SUPPRESS)
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     parser.add_argument("--self-test", action="store_true")
+    parser.add_argument("--strace", action="store_true", help="strike at each system call of some operations")
+    parser.add_argument("--operation", help="with --strace: spawn, stop, shutdown, registration, reaping, or one with who, as spawn:guardian")
+    parser.add_argument("--every-call", action="store_true", help="with --strace: leave out no count of any call")
+    parser.add_argument("--point", help="with --strace: only this one, such as spawn:guardian:clone:3")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="with --strace: how many at a time")
+    parser.add_argument("--stage", help=argparse.SUPPRESS)
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     if options.inside:
         scratch, paths, number, name = json.loads(options.inside)
         print("inside", *play(Machine(options.build, scratch, paths), options.seed, number, name, options.only))
         return 0
+    if options.stage:
+        stage.serve(options.build, *json.loads(options.stage))
+        return 0
+    if options.strace or options.point:
+        return sweep.main(options)
     if options.list:
         for name, case in cases.CASES.items():
             print(f"{name:28s} {case.__doc__.splitlines()[0]}")
@@ -159,8 +177,11 @@ def main():
         chosen = chosen[-1:]
     scratch = tempfile.mkdtemp(prefix="snakepit_chaos_")
     totals = [0, 0, 0]
+    played = []
     machine = Machine(options.build, scratch)
     resident = Resident(machine, options.seed)
+    progress = Progress(len(chosen))
+    interrupted = False
     try:
         for number, name in chosen:
             if name in cases.IN_A_PID_NAMESPACE:
@@ -171,18 +192,24 @@ def main():
             for one in hit:
                 print(f"  wrong kill: {one}")
             totals = [a + b for a, b in zip(totals, (counts[0], counts[1] + len(hit), counts[2]))]
+            played.append(name)
+            progress.advance()
+            if progress.is_due():
+                print(f"-- {progress}  orphans={totals[0]} wrong_kills={totals[1]} broken={totals[2]}", flush=True)
+    except KeyboardInterrupt:
+        # The round under way has been cleaned up, and is not counted.
+        interrupted = True
     finally:
         resident.end()
         if not any(totals):
             shutil.rmtree(scratch, ignore_errors=True)
-    played = {name for _, name in chosen}
     orphans, wrong_kills, broken = totals
-    more = f" broken={broken}" if broken else ""
+    more = (f" broken={broken}" if broken else "") + (" (interrupted)" if interrupted else "")
     print(
-        f"chaos: rounds={len(chosen)} cases={len(played)} orphans={orphans} wrong_kills={wrong_kills}{more} "
-        f"seed={options.seed}"
+        f"chaos: rounds={len(played)} cases={len(set(played))} orphans={orphans} wrong_kills={wrong_kills} "
+        f"seed={options.seed}{more}"
     )
-    return 1 if any(totals) else 0
+    return 1 if any(totals) else 130 if interrupted else 0
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ defmodule Chaos.Driver do
       Port.open({:spawn_executable, path}, args: arguments, cd: ~c"/")
     end
 
+    if plan[:worker], do: Chaos.Operations.keep(plan)
+    if plan[:held], do: wait_to_be_told()
     {:ok, _} = Application.ensure_all_started(:snakepit)
     say("running")
     {:ok, supervisor} = Supervisor.start_link([], [strategy: :one_for_one] ++ @restarts)
@@ -33,6 +35,14 @@ defmodule Chaos.Driver do
     for command <- plan[:starts], do: spawn(fn -> start_without_end(command) end)
     say("started")
     obey(supervisor)
+  end
+
+  # Somebody wants to watch the start.
+  defp wait_to_be_told do
+    # Lines are binaries only once Elixir itself is started.
+    {:ok, _} = Application.ensure_all_started(:logger)
+    say("held")
+    obey(nil)
   end
 
   defp obey(supervisor) do
@@ -55,35 +65,48 @@ defmodule Chaos.Driver do
   # Workers are still there, and others are being started.
   defp obey("stop at once", _supervisor), do: stop()
   defp obey("halt", _supervisor), do: System.halt(0)
-  defp obey("check " <> answer, _supervisor), do: check(answer, 100)
+  defp obey("check " <> answer, _supervisor), do: check(answer, 5)
+  defp obey("do " <> operation, _supervisor), do: say(Chaos.Operations.run(operation))
 
   defp stop do
     :ok = Application.stop(:snakepit)
     say("stopped")
   end
 
-  # Whether it still works. While the guardian is being replaced it may say no.
+  # Whether it still works. The guardian may die while the command runs, and then the answer is no. The
+  # next attempt needs no pause: a start waits for the new guardian by itself.
   defp check(answer, attempts) do
     case attempt(fn -> Snakepit.cmd("echo", [answer]) end) do
       {output, 0} -> say(String.trim(output))
-      _failed when attempts > 0 -> Process.sleep(50) && check(answer, attempts - 1)
+      _failed when attempts > 0 -> check(answer, attempts - 1)
       failed -> say("failed: #{inspect(failed)}")
     end
   end
 
-  defp start_without_end([program | arguments] = command) do
+  # Until the library has stopped: then its supervisor has no name any more.
+  defp start_without_end(command) do
+    if Process.whereis(Snakepit.Supervisor) do
+      start_twice(command)
+      start_without_end(command)
+    end
+  end
+
+  defp start_twice([program | arguments] = command) do
     attempt(fn ->
       Process.flag(:trap_exit, true)
       {:ok, worker} = Snakepit.Worker.start_link(cmd: command, stop_timeout: 50)
-      Process.sleep(10)
+      # Its life, and nothing that is waited for: long enough for a strike to find it running.
+      pause(10)
       Snakepit.Worker.stop(worker)
     end)
 
     attempt(fn -> Snakepit.cmd(program, arguments, timeout: 30) end)
-    # Once the library is stopped this fails at once, and it need not keep a core busy.
-    Process.sleep(5)
-    start_without_end(command)
+
+    # Where nothing can be started, on a full disk, both fail at once. A busy loop is not the point.
+    pause(5)
   end
+
+  defp pause(milliseconds), do: receive(after: (milliseconds -> :ok))
 
   defp attempt(fun) do
     fun.()

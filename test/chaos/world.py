@@ -51,9 +51,10 @@ def eventually(condition, what, patience=PATIENCE):
 class Machine:
     """Where things are, for all rounds. The driver is what the Elixir files of a directory say."""
 
-    def __init__(self, build, scratch, paths=None, sources=os.path.dirname(os.path.abspath(__file__)), driver="Chaos.Driver"):
+    def __init__(self, build, scratch, paths=None, flags=(), sources=os.path.dirname(os.path.abspath(__file__)), driver="Chaos.Driver"):
         self.build = os.path.abspath(build)
         self.scratch = scratch
+        self.flags = list(flags)
         self.driver = driver
         self.paths = paths or self.compile(sources)
 
@@ -71,13 +72,13 @@ class Machine:
         return [snakepit, driver] + [os.path.join(libraries, name, "ebin") for name in ("elixir", "logger")]
 
     def erl(self, plan):
-        return ["erl", "-noshell", "-pa", *self.paths, "-s", f"Elixir.{self.driver}", "main", "-extra", plan]
+        return ["erl", *self.flags, "-noshell", "-pa", *self.paths, "-s", f"Elixir.{self.driver}", "main", "-extra", plan]
 
 
 class Beam:
     """A BEAM with the driver in it, and everything that it causes to exist, as the judge sees it."""
 
-    def __init__(self, round_, name, data, pools=(), starts=(), config=None, stable=False):
+    def __init__(self, round_, name, data, pools=(), starts=(), config=None, stable=False, worker=None, held=False):
         self.round = round_
         self.name = name
         self.token = round_.new_token()
@@ -87,7 +88,7 @@ class Beam:
         os.mkdir(self.directory)
         self.judge = judge.Judge(self.token, self.directory, round_.bystander_token)
         self.members = sum(size * self.sleepers(program) for program, size in pools) if stable else None
-        plan = self.plan(pools, starts, config or {})
+        plan = self.plan(pools, starts, config or {}, worker, held)
         line = round_.machine.erl(plan)
         # In its group and below its pid, and not of its making.
         line = ["sh", "-c", f'(cd / && exec sleep 86400.{round_.bystander_token}) & exec "$@"', "sh", *line]
@@ -104,7 +105,7 @@ class Beam:
     def sleepers(program):
         return {programs.obedient: 1, programs.family: 4, programs.siblings: 4, programs.stubborn: 4}[program]
 
-    def plan(self, pools, starts, config):
+    def plan(self, pools, starts, config, worker, held):
         config = {
             "data_dir": self.data.encode(), "watchdog": {"grace_period_ms": self.round.grace},
             "graceful_shutdown_timeout_ms": self.round.grace, "cleanup_on_stop_timeout_ms": self.round.grace, **config,
@@ -119,7 +120,10 @@ class Beam:
             "config": config, "pools": described,
             "starts": [arguments(program(self.token)) for program in starts],
             "ports": [(b"sleep", [f"86400.{self.round.bystander_token}".encode()])],
+            "held": held,
         }
+        if worker:
+            plan["worker"] = {"cmd": arguments(worker(self.token)), "cd": here, "stop_timeout": self.round.grace}
         path = os.path.join(self.round.directory, f"{self.name}.plan")
         with open(path, "w") as file:
             for key, value in plan.items():
@@ -161,6 +165,11 @@ class Beam:
             self.process.stdin.flush()
         except BrokenPipeError:
             raise Broken(f"BEAM {self.name} is gone and cannot be told {line!r}") from None
+
+    def answers(self, prefix):
+        """What it has said in lines that begin so, without that."""
+        with open(self.output, errors="replace") as file:
+            return [line[len(prefix) :].strip() for line in file if line.startswith(prefix) and line.endswith("\n")]
 
     def check(self):
         """Whether the library still works there."""
@@ -330,7 +339,11 @@ class Round:
     def clean_up(self):
         for beam in self.beams:
             beam.judge.end_all()
-            beam.process.stdin.close()
+            try:
+                beam.process.stdin.close()
+            except BrokenPipeError:
+                # What it was told last it did not live to hear.
+                pass
         self.watch.bystanders.clear()
         self.watch.end_all()
         for child in self.children + [beam.process for beam in self.beams]:

@@ -97,6 +97,30 @@ defmodule Snakepit.SpawnPathTest do
     end
   end
 
+  test "a guardian that cannot watch a child says so, and the child runs nothing", context do
+    trace = Path.join(context.directory, "trace")
+    guardian = BareGuardian.start(~w(strace -D -qq -o #{trace}))
+    assert spawn_once(guardian, ["sleep", Family.token()]) == :all
+    # The last two are the child's: one for its output, one for what it says through its gate.
+    watched = for {"epoll_ctl", count} <- calls(trace), do: count
+    BareGuardian.abandon(guardian)
+
+    for count <- Enum.take(watched, -2) do
+      marker = Path.join(context.directory, "#{count}")
+      inject = "inject=epoll_ctl:error=ENOMEM:when=#{count}"
+      guardian = BareGuardian.start(~w(strace -D -qq -o /dev/null -e #{inject}))
+      BareGuardian.tell(guardian, BareGuardian.hello(guardian))
+      {{:welcome, _, os_pid, _}, guardian} = BareGuardian.event(guardian, :welcome)
+      {{:ready, id, child, _}, guardian} = BareGuardian.event(guardian, :ready)
+      BareGuardian.tell(guardian, BareGuardian.spawn_message(guardian, id, ["touch", marker]))
+      BareGuardian.tell(guardian, {:release, id})
+      assert {{:failed, ^id, _step, :enomem}, guardian} = BareGuardian.event(guardian, :failed)
+      eventually(fn -> not ProcScan.running?(child) end)
+      refute File.exists?(marker)
+      BareGuardian.abandon(%{guardian | os_pid: os_pid})
+    end
+  end
+
   for {kind, options} <- [{"as it is", []}, {"with another user", [user: 65_534]}] do
     if options != [], do: @tag(:root)
 

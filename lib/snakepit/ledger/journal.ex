@@ -86,8 +86,10 @@ defmodule Snakepit.Ledger.Journal do
 
   defp carry_file(path, fun) do
     if File.exists?(path) do
-      {entries, _ignored} = read_file(path)
-      with :ok <- fun.(entries), do: File.rm(path)
+      # One that cannot be read now, for want of a descriptor say, is not empty, and must not be deleted.
+      with {:ok, contents} <- wrap(Native.journal_read(path), :journal_read),
+           :ok <- fun.(decode(contents)),
+           do: File.rm(path)
     else
       :ok
     end
@@ -95,14 +97,14 @@ defmodule Snakepit.Ledger.Journal do
 
   defp read_file(path) do
     case Native.journal_read(path) do
-      {:ok, %{entries: entries, ignored: ignored}} ->
-        {for(entry <- entries, {:ok, term} <- [Seal.decode(entry)], do: term), ignored}
-
+      {:ok, %{ignored: ignored} = contents} -> {decode(contents), ignored}
       # Not readable at all: as good as damaged, and a size of one says so.
-      {:error, _reason} ->
-        {[], 1}
+      {:error, _reason} -> {[], 1}
     end
   end
+
+  defp decode(%{entries: entries}),
+    do: for(entry <- entries, {:ok, term} <- [Seal.decode(entry)], do: term)
 
   defp file(directory), do: Path.join(directory, "journal")
   defp old_file(directory), do: Path.join(directory, "journal.old")

@@ -11,6 +11,9 @@ defmodule Snakepit.Ledger.Salvage do
 
   # Two bytes that every tuple of up to 255 elements begins with.
   @tuple <<131, 104>>
+  # A file may consist of beginnings of tuples that all end nowhere, each of which is followed to the
+  # end of the file. What is found in this time is what there is; a whole table needs none of it.
+  @patience_ms 3_000
   @cookie 0x00ABCDEF
   @version 9
 
@@ -23,8 +26,9 @@ defmodule Snakepit.Ledger.Salvage do
   @spec read(Path.t(), [:safe]) :: {:ok, found()} | {:error, File.posix() | :not_a_table}
   def read(path, options \\ [:safe]) do
     with {:ok, bytes} <- File.read(path), {:ok, least} <- header(bytes) do
-      objects = scan(bytes, 0, options, [])
-      {:ok, %{objects: objects, complete?: length(objects) >= least}}
+      deadline = System.monotonic_time(:millisecond) + @patience_ms
+      {whole?, objects} = scan(bytes, 0, {options, deadline}, [])
+      {:ok, %{objects: objects, complete?: whole? and length(objects) >= least}}
     end
   end
 
@@ -37,21 +41,28 @@ defmodule Snakepit.Ledger.Salvage do
 
   defp header(_other), do: {:error, :not_a_table}
 
-  defp scan(bytes, from, options, found) do
+  defp scan(bytes, from, {options, deadline} = how, found) do
     case :binary.match(bytes, @tuple, scope: {from, byte_size(bytes) - from}) do
       :nomatch ->
-        Enum.reverse(found)
+        {true, Enum.reverse(found)}
 
       {position, _length} ->
         rest = binary_part(bytes, position, byte_size(bytes) - position)
 
         case decode(rest, options) do
           # Not into the object again: it may hold terms of its own.
-          {:ok, object, used} -> scan(bytes, position + used, options, [object | found])
-          :error -> scan(bytes, position + 1, options, found)
+          {:ok, object, used} ->
+            scan(bytes, position + used, how, [object | found])
+
+          :error ->
+            if late?(deadline),
+              do: {false, Enum.reverse(found)},
+              else: scan(bytes, position + 1, how, found)
         end
     end
   end
+
+  defp late?(deadline), do: System.monotonic_time(:millisecond) > deadline
 
   defp decode(bytes, options) do
     {object, used} = :erlang.binary_to_term(bytes, [:used | options])

@@ -67,8 +67,13 @@ defmodule Snakepit.Ledger.Table do
     {gone, objects} = Enum.split_with(changes, fn {_key, object} -> object == nil end)
 
     with :ok <- :dets.insert(name, Enum.map(objects, fn {_key, object} -> object end)),
-         :ok <- each(gone, fn {key, nil} -> :dets.delete(name, key) end) do
-      :dets.sync(name)
+         :ok <- each(gone, fn {key, nil} -> :dets.delete(name, key) end),
+         :ok <- :dets.sync(name) do
+      :ok
+    else
+      {:error, _reason} = error -> error
+      # From a disk that gives an error DETS passes on what it had for itself.
+      reason -> {:error, reason}
     end
   end
 

@@ -65,8 +65,8 @@ pub fn read(directory: &Path) -> Vec<Identity> {
     parse(&fs::read(directory.join(FILE)).unwrap_or_default())
 }
 
-/// An identity has a checksum of its own: a damaged one is left out.
-fn parse(mut bytes: &[u8]) -> Vec<Identity> {
+/// What such a file says. An identity has a checksum of its own: a damaged one is left out.
+pub fn parse(mut bytes: &[u8]) -> Vec<Identity> {
     let mut found = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk::<4>() {
         let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);

@@ -99,10 +99,24 @@ impl Journal {
             // The new one first. If the disk is too full for it, the old one is still in place.
             let fresh = self.path.with_extension("new");
             let file = create(&fresh)?;
-            let moved = fs::rename(&self.path, aside).and_then(|()| fs::rename(&fresh, &self.path));
-            moved.map_err(|error| Error::io("journal", &error))?;
+            self.exchange(writer, &fresh, aside).map_err(|error| Error::io("journal", &error))?;
             *writer = Writer { file: Some(file), length: 0, broken: None };
             Ok(())
+        })
+    }
+
+    /// Puts the file aside and a fresh one in its place: both or neither.
+    fn exchange(&self, writer: &mut Writer, fresh: &Path, aside: &Path) -> io::Result<()> {
+        match fs::rename(&self.path, aside) {
+            // Last time it went away and could not come back.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && writer.broken.is_some() => {}
+            moved => moved?,
+        }
+        fs::rename(fresh, &self.path).inspect_err(|error| {
+            // Back: what is appended to a file that somebody carries off and deletes would be lost.
+            if fs::rename(aside, &self.path).is_err() {
+                writer.broken = Some(errno(error));
+            }
         })
     }
 
@@ -297,6 +311,35 @@ mod tests {
         assert_eq!(read(&aside).unwrap().entries, [b"one".to_vec()]);
         assert_eq!(read(&path).unwrap().entries, [b"two".to_vec()]);
         assert_eq!(read(&scratch.file("none")).unwrap(), Contents::default());
+    }
+
+    #[test]
+    fn a_rotation_that_fails_half_way_is_taken_back() {
+        let scratch = Scratch::new("half_way");
+        let (path, aside) = (scratch.file("journal"), scratch.file("journal.old"));
+        let journal = Journal::open(&path, 1 << 20).unwrap();
+        journal.append(b"one").unwrap();
+        let missing = scratch.file("no such file");
+        journal.with_writer(|writer| journal.exchange(writer, &missing, &aside)).unwrap_err();
+        assert!(!aside.exists());
+        journal.append(b"two").unwrap();
+        assert_eq!(read(&path).unwrap().entries, [b"one".to_vec(), b"two".to_vec()]);
+        journal.rotate(&aside).unwrap();
+        assert_eq!(read(&aside).unwrap().entries.len(), 2);
+    }
+
+    #[test]
+    fn a_journal_that_went_away_takes_no_entry_until_it_is_rotated() {
+        let scratch = Scratch::new("away");
+        let (path, aside) = (scratch.file("journal"), scratch.file("journal.old"));
+        let journal = Journal::open(&path, 1 << 20).unwrap();
+        journal.with_writer(|writer| writer.broken = Some(Errno::EIO));
+        fs::rename(&path, &aside).unwrap();
+        assert!(matches!(journal.append(b"lost"), Err(Error::Os { errno: Errno::EIO, .. })));
+        fs::remove_file(&aside).unwrap();
+        journal.rotate(&aside).unwrap();
+        journal.append(b"kept").unwrap();
+        assert_eq!(read(&path).unwrap().entries, [b"kept".to_vec()]);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! | [`identity`] | what tells a process from a later one with the same pid |
 //! | [`process`] | a process that was opened and verified; the only way to signal one |
 //! | [`protect`] | who must never be signalled, whatever the caller asks |
-//! | [`table`] | one pass over all processes of the system |
+//! | [`table`], [`proc_text`] | one pass over all processes of the system |
 //! | [`group`], [`tree`] | process groups, and everything that descends from a process |
 //! | [`stop`] | end many processes together, politely first |
 //! | [`marker`], [`run_id`] | the environment and arguments that say whose a process is |
@@ -33,6 +33,7 @@ pub mod newborn;
 pub mod obituary;
 mod os;
 pub mod pid;
+pub mod proc_text;
 pub mod process;
 pub mod protect;
 pub mod reap;

@@ -128,7 +128,8 @@ impl FromStr for Owner {
             let boot = u128::from_str_radix(boot, 16).ok()?.to_be_bytes();
             fields.next().is_none().then_some(Owner { pid, start, namespace, boot })
         }
-        parse(text).ok_or(())
+        // As it is written and in no other way: the numbers alone would allow `+1` and `01`.
+        parse(text).filter(|owner| owner.to_string() == text).ok_or(())
     }
 }
 
@@ -164,6 +165,9 @@ mod tests {
         assert!(owner.is_from_here());
         for text in ["", "1", "1:2:3", "0:2:3:00", "1:2:3:4:5", "x:2:3:4"] {
             assert_eq!(text.parse::<Owner>(), Err(()), "{text:?}");
+        }
+        for sign in ["+", "0", " "] {
+            assert_eq!(format!("{sign}{owner}").parse::<Owner>(), Err(()), "{sign:?}");
         }
     }
 }

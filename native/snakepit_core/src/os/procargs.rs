@@ -35,6 +35,23 @@ impl<'a> ProcArgs<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Arguments and environment, one behind the other, are the end of what was given, and there
+        /// are as many arguments as it says.
+        #[test]
+        fn any_bytes_are_refused_or_divided(argc in -1..5i32, strings in vec(0..3u8, 0..40)) {
+            let bytes = bytes(argc, &strings);
+            if let Some(parsed) = ProcArgs::parse(&bytes) {
+                prop_assert!(bytes.ends_with(&[parsed.arguments, parsed.environment].concat()));
+                let pieces: Vec<_> = parsed.arguments.split(|byte| *byte == 0).collect();
+                prop_assert_eq!(i32::try_from(pieces.len() - 1), Ok(argc));
+                prop_assert_eq!(pieces.last(), Some(&&b""[..]), "each with its NUL");
+            }
+        }
+    }
 
     fn bytes(argc: i32, strings: &[u8]) -> Vec<u8> {
         [&argc.to_ne_bytes(), strings].concat()

@@ -34,9 +34,6 @@ impl Guardian {
         }
         match self.pack(spawn) {
             Ok((luggage, tail)) => {
-                if let Some(tail) = &tail {
-                    let _ = self.tails.watch(tail.output.as_fd(), id);
-                }
                 if let Some(mut child) = self.children.get_mut(id) {
                     child.state = State::Assigned(luggage);
                     child.worker_id = spawn.worker_id.as_str().into();
@@ -55,6 +52,11 @@ impl Guardian {
             self.streams(&spawn.stdio).map_err(|errno| (Step::Stdio, errno))?;
         if let Some(token) = &spawn.lifeline {
             streams.push(Rc::new(self.connection(token).map_err(|errno| (Step::Stdio, errno))?));
+        }
+        if let Some(tail) = &tail {
+            // Unwatched its pipe would become full, and the program wait for ever.
+            let watched = self.tails.watch(tail.output.as_fd(), spawn.id);
+            watched.map_err(|errno| (Step::Stdio, errno))?;
         }
         Ok((Luggage { image, streams }, tail))
     }

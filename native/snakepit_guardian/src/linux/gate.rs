@@ -13,10 +13,12 @@ impl Guardian {
     /// Opens the gate; the child says through it how that went.
     pub(crate) fn release(&mut self, id: u64) {
         let Some(mut child) = self.children.get_mut(id) else { return };
-        let result = child.release();
-        if let (Some(gate), Ok(())) = (&child.gate, result) {
-            let _ = add(&self.epoll, gate.as_fd(), GATE | id);
-        }
+        // Order: watched before it may say something. Unwatched it would run, and nobody be told.
+        let watched = match &child.gate {
+            Some(gate) => add(&self.epoll, gate.as_fd(), GATE | id),
+            None => Ok(()),
+        };
+        let result = watched.and_then(|()| child.release());
         drop(child);
         if let Err(errno) = result {
             self.fail(id, Step::Descriptors, errno as i32);

@@ -14,9 +14,9 @@ use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::Mode;
 use nix::time::{ClockId, clock_gettime};
 
-use crate::Pid;
 use crate::marker::Markers;
 use crate::table::{Arguments, Columns, Entry, Environment, State};
+use crate::{Pid, proc_text};
 
 const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 /// Enough to look things up below it, and cheaper: no file is opened.
@@ -54,16 +54,10 @@ pub(crate) fn lock_limit(pid: Pid) -> Result<Option<u64>, Errno> {
     let proc = open(format!("/proc/{pid}").as_str(), PLACE, Mode::empty());
     let mut buffer = Vec::with_capacity(2048);
     match proc.and_then(|process| read_file(&process, c"limits", &mut buffer)) {
-        Ok(()) => Ok(parse_lock_limit(&buffer)),
+        Ok(()) => Ok(proc_text::lock_limit(&buffer)),
         Err(Errno::ENOENT | Errno::ESRCH | Errno::EACCES | Errno::EPERM) => Ok(None),
         Err(errno) => Err(errno),
     }
-}
-
-fn parse_lock_limit(limits: &[u8]) -> Option<u64> {
-    let mut lines = limits.split(|byte| *byte == b'\n');
-    let line = lines.find_map(|line| line.strip_prefix(b"Max file locks"))?;
-    number(line.trim_ascii_start().split(u8::is_ascii_whitespace).next()?)
 }
 
 fn read_entry(
@@ -88,11 +82,11 @@ fn read_columns(
 ) -> Result<Option<Entry>, Errno> {
     let process = openat(proc, name, PLACE, Mode::empty())?;
     read_file(&process, c"stat", buffer)?;
-    let Some(mut entry) = parse_stat(buffer) else { return Ok(None) };
+    let Some(mut entry) = proc_text::stat(buffer) else { return Ok(None) };
     entry.settled = start_is_past(entry.start);
     // A leader that ended before its other threads has no memory left to read from; they have.
     let mut source = process;
-    if state_letter(buffer) == Some(b'Z') && entry.is_alive() {
+    if proc_text::state_letter(buffer) == Some(b'Z') && entry.is_alive() {
         let mut at_rest = true;
         for (thread, letter) in live_threads(&source, buffer)? {
             at_rest &= matches!(letter, b'T' | b't');
@@ -103,7 +97,7 @@ fn read_columns(
     let process = source;
     if columns.uid {
         read_file(&process, c"status", buffer)?;
-        entry.uid = parse_real_uid(buffer);
+        entry.uid = proc_text::real_uid(buffer);
     }
     if columns.arguments {
         read_file(&process, c"cmdline", buffer)?;
@@ -133,17 +127,13 @@ fn live_threads(process: &OwnedFd, buffer: &mut Vec<u8>) -> Result<Vec<(OwnedFd,
             continue;
         }
         let Ok(thread) = openat(&tasks, item.file_name(), PLACE, Mode::empty()) else { continue };
-        let read = read_file(&thread, c"stat", buffer).ok().and_then(|()| state_letter(buffer));
+        let read =
+            read_file(&thread, c"stat", buffer).ok().and_then(|()| proc_text::state_letter(buffer));
         if let Some(letter) = read.filter(|letter| !matches!(letter, b'Z' | b'X')) {
             threads.push((thread, letter));
         }
     }
     Ok(threads)
-}
-
-fn state_letter(stat: &[u8]) -> Option<u8> {
-    let close = stat.iter().rposition(|byte| *byte == b')')?;
-    stat.get(close + 2).copied()
 }
 
 /// Replaces `buffer` by the whole file.
@@ -162,46 +152,6 @@ fn read_file(process: &OwnedFd, name: &CStr, buffer: &mut Vec<u8>) -> Result<(),
             Err(_) if Errno::last() == Errno::EINTR => {}
             Err(_) => return Err(Errno::last()),
         }
-    }
-}
-
-/// `pid (comm) state ppid pgrp session … num_threads … starttime …`
-///
-/// `comm` is whatever the process likes, including `") R 1 1"` and newlines; nothing after it
-/// contains a parenthesis, so the last one ends it.
-fn parse_stat(line: &[u8]) -> Option<Entry> {
-    let open = line.iter().position(|byte| *byte == b'(')?;
-    let close = line.iter().rposition(|byte| *byte == b')')?;
-    let pid = number(line.get(..open)?.trim_ascii())?;
-    let mut fields = line.get(close + 1..)?.trim_ascii().split(|byte| *byte == b' ');
-    let state = *fields.next()?.first()?;
-    let parent = number(fields.next()?)?;
-    let group = number(fields.next()?)?;
-    let session = number(fields.next()?)?;
-    let threads: i64 = number(fields.nth(13)?)?;
-    let start = number(fields.nth(1)?)?;
-    Some(Entry {
-        pid: Pid::new(pid)?,
-        parent,
-        group,
-        session,
-        state: parse_state(state, threads),
-        start,
-        settled: false,
-        uid: None,
-        arguments: Arguments::default(),
-        environment: Environment::NotRead,
-    })
-}
-
-/// The leader of a process may end before its other threads: the process then runs on behind a
-/// leader in state `Z`.
-fn parse_state(letter: u8, threads: i64) -> State {
-    match letter {
-        b'Z' | b'X' | b'x' if threads <= 1 => State::Zombie,
-        b'T' | b't' => State::Stopped,
-        b'D' => State::Uninterruptible,
-        _ => State::Alive,
     }
 }
 
@@ -229,55 +179,4 @@ pub(crate) fn boot_time() -> Option<Duration> {
 /// Ticks of `starttime` are 1/100 s, whatever the kernel's own.
 fn tick(time: Duration) -> u64 {
     time.as_secs() * 100 + u64::from(time.subsec_nanos() / 10_000_000)
-}
-
-fn parse_real_uid(status: &[u8]) -> Option<u32> {
-    let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Uid:"))?;
-    number(line.trim_ascii().split(u8::is_ascii_whitespace).next()?)
-}
-
-fn number<T: std::str::FromStr>(digits: &[u8]) -> Option<T> {
-    std::str::from_utf8(digits).ok()?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn stat(comm: &str) -> Vec<u8> {
-        let tail = "S 17 42 43 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 3 0 987654 1 2 3";
-        format!("4711 ({comm}) {tail}\n").into_bytes()
-    }
-
-    #[test]
-    fn a_name_with_parentheses_spaces_and_newlines_does_not_shift_the_fields() {
-        for comm in ["sleep", ") R 1 1 1", "a (b) c", "\n)\n(", "", "((((", "))))"] {
-            let entry = parse_stat(&stat(comm)).unwrap();
-            assert_eq!(entry.pid.as_raw(), 4711, "{comm:?}");
-            assert_eq!((entry.parent, entry.group, entry.session), (17, 42, 43), "{comm:?}");
-            assert_eq!(entry.start, 987_654, "{comm:?}");
-        }
-    }
-
-    #[test]
-    fn a_cut_line_is_no_entry() {
-        let whole = stat("x");
-        let enough = whole.windows(6).position(|part| part == b"987654").unwrap() + 1;
-        for length in 0..enough {
-            assert!(parse_stat(&whole[..length]).is_none(), "{length}");
-        }
-    }
-
-    #[test]
-    fn a_dead_leader_with_live_threads_is_a_live_process() {
-        assert_eq!(parse_state(b'Z', 1), State::Zombie);
-        assert_eq!(parse_state(b'Z', 2), State::Alive);
-    }
-
-    #[test]
-    fn the_real_uid_is_the_first_of_the_line() {
-        let status = b"Name:\tUid: 7\nUmask:\t0022\nUid:\t1000\t0\t0\t0\nGid:\t5\t5\t5\t5\n";
-        assert_eq!(parse_real_uid(status), Some(1000));
-        assert_eq!(parse_real_uid(b"Name:\tx\n"), None);
-    }
 }
