@@ -105,7 +105,7 @@ defmodule Snakepit.CmdTest do
       Snakepit.cmd("no-such-program-anywhere", [])
       Snakepit.cmd("sleep", [token], timeout: 50)
       Snakepit.stream!(["yes"]) |> Enum.take(1)
-      assert Process.info(self(), :messages) == {:messages, []}
+      assert Process.info(self(), [:messages, :monitors]) == [messages: [], monitors: []]
     end
 
     test "nothing is left when the BEAM is killed" do
