@@ -6,7 +6,7 @@ defmodule Snakepit.Worker.Launch do
   #
   # Workers, `Snakepit.cmd/3` and `Snakepit.stream!/2` all start their processes here.
 
-  alias Snakepit.{Command, Error, Guardian, Native, RunState}
+  alias Snakepit.{Command, Error, Guardian, Native, Run, RunState}
   alias Snakepit.Pool.ProcessRegistry
 
   # How long a start waits for a guardian that is being started again, and for the process of the
@@ -16,6 +16,8 @@ defmodule Snakepit.Worker.Launch do
   @pause_ms 10
   # What the kernel may take to carry out SIGKILL.
   @kill_wait_ms 5_000
+  # The states of a run that starts nothing any more.
+  @ending [:shutting_down, :terminated]
 
   @typedoc """
   `stdio` is a kind of connection and the options of its socket for `:gen_tcp`, or `:socket` for one of
@@ -49,11 +51,21 @@ defmodule Snakepit.Worker.Launch do
   @spec run(plan()) :: {:ok, t()} | {:error, Error.t()}
   def run(plan), do: run(plan, System.monotonic_time(:millisecond) + @patience_ms)
 
+  # Order: the state first. Whoever is let in during a stop has to be ended by it, and the next one, and
+  # so on for as long as they come.
   defp run(plan, deadline) do
+    case RunState.current() do
+      nil -> Run.not_started!()
+      state when state in @ending -> {:error, %Error{operation: :start, reason: :shutting_down}}
+      _running_or_about_to -> persist(plan, deadline)
+    end
+  end
+
+  defp persist(plan, deadline) do
     with {:error, error} <- attempt(plan) do
       # Order: whether it can pass is asked only of what failed, so a start that works costs nothing.
       cond do
-        RunState.current() == :shutting_down -> {:error, %{error | reason: :shutting_down}}
+        RunState.current() in @ending -> {:error, %{error | reason: :shutting_down}}
         not passes?(error, plan.id) -> {:error, error}
         System.monotonic_time(:millisecond) > deadline -> {:error, error}
         true -> pause_and_run(plan, deadline)
