@@ -30,10 +30,14 @@ defmodule Snakepit.Guardian do
 
   When the owner dies, the child and its tree are killed.
 
+  When the guardian dies first, it gets `{Snakepit.Guardian, id, :guardian_down}`, unless this process
+  was killed: who waits for a child for long monitors `Snakepit.Guardian` as well.
+
   ## When the guardian dies
 
   The kernel kills its children. This process sweeps up what else carries the run's marks, fails
-  those who wait with `:guardian_down`, and ends; its supervisor starts both anew.
+  those who wait with `:guardian_down`, and ends; its supervisor starts both anew. If this process is
+  killed, the guardian ends everything and then itself, and the next one starts when it has.
   """
 
   alias Snakepit.{Command, Error, Native}

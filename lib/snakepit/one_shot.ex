@@ -19,8 +19,8 @@ defmodule Snakepit.OneShot do
 
   @common [:input, stderr_to_stdout: false]
 
-  @enforce_keys [:id, :child, :socket]
-  defstruct [:id, :child, :socket]
+  @enforce_keys [:id, :child, :guardian, :socket]
+  defstruct [:id, :child, :guardian, :socket]
 
   @doc false
   def cmd(program, args, opts) do
@@ -96,7 +96,8 @@ defmodule Snakepit.OneShot do
 
     with {:ok, launched} <- Launch.run(plan) do
       feed(launched.stdio, own[:input])
-      {:ok, %__MODULE__{id: id, child: launched.child, socket: launched.stdio}}
+      %{child: child, guardian: guardian, stdio: socket} = launched
+      {:ok, %__MODULE__{id: id, child: child, guardian: guardian, socket: socket}}
     end
   end
 
@@ -173,20 +174,22 @@ defmodule Snakepit.OneShot do
   end
 
   # How the process ended, once its whole tree has.
-  defp await_gone(%{child: %{id: id}}, timeout) do
+  defp await_gone(%{child: %{id: id}, guardian: guardian} = shot, timeout) do
     receive do
-      {Guardian, ^id, {:exited, exit, _tail}} -> await_tree_gone(id, exit)
+      {Guardian, ^id, {:exited, exit, _tail}} -> await_tree_gone(shot, exit)
       {Guardian, ^id, :guardian_down} -> {:error, guardian_down()}
+      {:DOWN, ^guardian, :process, _server, _reason} -> {:error, guardian_down()}
     after
       timeout -> {:error, %Error{operation: :cmd, reason: :timeout}}
     end
   end
 
   # The guardian may be killed while it ends the rest: then nobody says that it is gone.
-  defp await_tree_gone(id, exit) do
+  defp await_tree_gone(%{child: %{id: id}, guardian: guardian}, exit) do
     receive do
       {Guardian, ^id, {:tree_gone, _killed}} -> {:ok, status(exit)}
       {Guardian, ^id, :guardian_down} -> {:error, guardian_down()}
+      {:DOWN, ^guardian, :process, _server, _reason} -> {:error, guardian_down()}
     end
   end
 
@@ -204,6 +207,7 @@ defmodule Snakepit.OneShot do
   # Whether it has ended or not.
   defp discard(shot) do
     Launch.kill(shot.child)
+    Process.demonitor(shot.guardian, [:flush])
     :socket.close(shot.socket)
     Launch.forget(shot.id, shot.child)
   end

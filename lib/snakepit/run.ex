@@ -47,9 +47,12 @@ defmodule Snakepit.Run do
 
   @doc "This BEAM's run; raises if Snakepit is not started."
   @spec current!() :: t()
-  def current! do
-    :persistent_term.get(__MODULE__, nil) ||
-      raise "Snakepit is not started: add :snakepit to your applications, or run Application.ensure_all_started(:snakepit)"
+  def current!, do: :persistent_term.get(__MODULE__, nil) || not_started!()
+
+  @doc "Raises, and says what to do about it."
+  @spec not_started!() :: no_return()
+  def not_started! do
+    raise "Snakepit is not started: add :snakepit to your applications, or run Application.ensure_all_started(:snakepit)"
   end
 
   @doc "Lets go of the run: from here on it is anybody's to look at."

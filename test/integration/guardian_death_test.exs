@@ -110,7 +110,8 @@ defmodule Snakepit.GuardianDeathTest do
     end
   end
 
-  # Fifty callers, most of whom wait for what their program has left behind to be ended.
+  # Fifty callers, most of whom wait for what their program has left behind to be ended. Each goes on
+  # until it hears of the disaster.
   defp callers(disaster) do
     """
     completed = :counters.new(2, [])
@@ -124,18 +125,22 @@ defmodule Snakepit.GuardianDeathTest do
         end
 
       :counters.add(completed, 1, 1)
-      if :counters.get(completed, 2) == 0, do: call.(call), else: answer
+
+      case answer do
+        {"", _status} -> if :counters.get(completed, 2) == 0, do: call.(call), else: answer
+        _error -> answer
+      end
     end
 
     tasks = for _ <- 1..50, do: Task.async(fn -> call.(call) end)
-    wait = fn wait -> if :counters.get(completed, 1) < 200, do: (receive do after 1 -> wait.(wait) end) end
+    wait = fn wait -> if :counters.get(completed, 1) < 100, do: (receive do after 1 -> wait.(wait) end) end
     wait.(wait)
     #{disaster}
     :counters.add(completed, 2, 1)
 
     for answer <- Task.yield_many(tasks, 20_000) |> Enum.map(&elem(&1, 1)) do
       case answer do
-        {:ok, {"", 0}} -> :ended
+        {:ok, {"", _status}} -> :ended
         {:ok, {:raised, _error}} -> :not_running
         {:ok, {:error, error}} -> error.reason
         nil -> :hangs
@@ -164,6 +169,77 @@ defmodule Snakepit.GuardianDeathTest do
       assert Beam.run(beam, "Application.ensure_all_started(:snakepit)") == {:ok, [:snakepit]}
     end
 
+    Beam.kill(beam)
+  end
+
+  # A worker, one that is not ready yet, a command and a stream, each with a family that ignores
+  # SIGTERM. What each of them hears is kept for later.
+  defp owners(token) do
+    """
+    Process.flag(:trap_exit, true)
+    argv = ["sh", "-c", #{inspect("trap '' TERM; " <> Family.script(token))}]
+    {:ok, worker} = Snakepit.Worker.start_link(cmd: argv)
+    left = fn -> Process.info(self(), [:messages, :monitors]) end
+
+    late = Task.async(fn ->
+      Process.flag(:trap_exit, true)
+      {:error, error} = Snakepit.Worker.start_link(cmd: argv, ready: {:output, ~r/never/}, ready_timeout: 60_000)
+      error.reason
+    end)
+
+    cmd = Task.async(fn ->
+      {:error, error} = Snakepit.cmd("sh", tl(argv))
+      {error.reason, left.()}
+    end)
+
+    stream = Task.async(fn ->
+      error = try do Stream.run(Snakepit.stream!(argv)) rescue error -> error end
+      {error.reason, left.()}
+    end)
+
+    Process.put(:owners, {worker, [late, cmd, stream]})
+    """
+  end
+
+  # The server cannot say a word to anybody. Its successor serves whoever comes first.
+  @kill_server """
+  guardian = Snakepit.Guardian.os_pid()
+  Process.exit(Process.whereis(Snakepit.Guardian), :kill)
+  {"", 0} = Snakepit.cmd("true", [])
+  guardian
+  """
+
+  @heard """
+  {worker, tasks} = Process.get(:owners)
+  reason = receive do {:EXIT, ^worker, reason} -> reason after 10_000 -> :hangs end
+  [reason | for {_task, answer} <- Task.yield_many(tasks, 10_000) do
+    with {:ok, heard} <- answer, do: heard
+  end]
+  """
+
+  test "a server that is killed keeps no owner waiting, and leaves nothing to its successor" do
+    # Long enough to be noticed by whoever does not wait for it.
+    beam = Beam.start(watchdog: [grace_period_ms: 1_000])
+    bystanders = Family.bystanders()
+    nothing = [messages: [], monitors: []]
+
+    for _ <- 1..@rounds do
+      token = Family.token()
+      Beam.run(beam, owners(token) <> ":ok")
+      eventually(fn -> length(Family.members(token)) == 16 end)
+
+      old = Beam.run(beam, @kill_server)
+      assert Family.members(token) == []
+      refute ProcScan.running?(old)
+
+      down = :guardian_down
+      assert Beam.run(beam, @heard) == [down, down, {down, nothing}, {down, nothing}]
+      # It speaks of the death of the BEAM, which lives.
+      assert Path.wildcard(Path.join(beam.data_dir, "*/obituary")) == []
+      assert Beam.run(beam, "Snakepit.Auditor.audit().orphans") == 0
+    end
+
+    assert Enum.all?(bystanders, &ProcScan.running?/1)
     Beam.kill(beam)
   end
 end

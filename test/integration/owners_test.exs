@@ -9,19 +9,6 @@ defmodule Snakepit.OwnersTest do
 
   @telemetry Path.expand("../fixtures/telemetry.exs", __DIR__)
 
-  defp start_family(beam, id) do
-    token = Family.token()
-
-    {:ok, _} =
-      Beam.run(beam, """
-      with {:ok, child} <- Snakepit.Test.Workers.start(#{inspect(id)}, ["sh", "-c", #{inspect(Family.script(token))}]),
-           do: {:ok, child.os_pid}
-      """)
-
-    eventually(fn -> length(Family.members(token)) == 4 end)
-    token
-  end
-
   defp registered(beam),
     do: Beam.run(beam, "for {id, _} <- Snakepit.Pool.ProcessRegistry.list_all_workers(), do: id")
 
@@ -35,6 +22,11 @@ defmodule Snakepit.OwnersTest do
     )
   end
 
+  # Returns when the whole tree is there again.
+  defp crash(beam, name) do
+    Beam.run(beam, "Snakepit.Test.OwnDirectory.crash(#{inspect(name)}) && :ok")
+  end
+
   # What the default logger says from here on is in this file.
   defp log_to_file(beam) do
     path = Path.join(Beam.temporary_directory(), "log")
@@ -45,7 +37,7 @@ defmodule Snakepit.OwnersTest do
 
   test "the process of an owner that dies is ended, and then its entry goes" do
     beam = Beam.start()
-    families = for id <- ["a", "b", "c"], do: {id, start_family(beam, id)}
+    families = for id <- ["a", "b", "c"], do: {id, Family.start(beam, id)}
 
     :ok =
       Beam.run(beam, "spawn(fn -> Snakepit.Pool.ProcessRegistry.reserve_worker(\"r\") end); :ok")
@@ -60,7 +52,7 @@ defmodule Snakepit.OwnersTest do
 
   test "an entry is not removed while its process lives" do
     beam = Beam.start()
-    family = start_family(beam, "w")
+    family = Family.start(beam, "w")
 
     assert {:error, :alive} =
              Beam.run(
@@ -84,18 +76,13 @@ defmodule Snakepit.OwnersTest do
   test "a registry that crashes knows its workers again, and no worker notices" do
     beam = Beam.start()
     log = log_to_file(beam)
-    family = start_family(beam, "w")
-    other = start_family(beam, "other")
+    family = Family.start(beam, "w")
+    other = Family.start(beam, "other")
 
     [os_pid] =
       Beam.run(beam, "for %{id: \"w\", os_pid: os_pid} <- Snakepit.workers(), do: os_pid")
 
-    Beam.run(beam, """
-    registry = Process.whereis(Snakepit.Pool.ProcessRegistry)
-    Process.exit(registry, :kill)
-    wait = fn wait -> if Process.whereis(Snakepit.WorkerSupervisor) && Process.whereis(Snakepit.Pool.ProcessRegistry) not in [nil, registry], do: :ok, else: (Process.sleep(5); wait.(wait)) end
-    wait.(wait)
-    """)
+    crash(beam, Snakepit.Pool.ProcessRegistry)
 
     assert Enum.sort(registered(beam)) == ["other", "w"]
 
@@ -119,14 +106,9 @@ defmodule Snakepit.OwnersTest do
   test "a ledger that crashes takes the workers with it, and loses nothing" do
     beam = Beam.start()
     id = Beam.run(beam, "Snakepit.run_id()")
-    family = start_family(beam, "w")
+    family = Family.start(beam, "w")
 
-    Beam.run(beam, """
-    ledger = Process.whereis(Snakepit.Pool.PIDLedger)
-    Process.exit(ledger, :kill)
-    wait = fn wait -> if Process.whereis(Snakepit.WorkerSupervisor) && Process.whereis(Snakepit.Pool.PIDLedger) not in [nil, ledger], do: :ok, else: (Process.sleep(5); wait.(wait)) end
-    wait.(wait)
-    """)
+    crash(beam, Snakepit.Pool.PIDLedger)
 
     assert Family.members(family) == []
     assert Beam.run(beam, "Snakepit.RunState.current()") == :running
@@ -134,7 +116,7 @@ defmodule Snakepit.OwnersTest do
     assert %{stale_entries: stale} = Beam.run(beam, "Snakepit.Auditor.audit()")
     assert stale in 0..1
     eventually(fn -> registered(beam) == [] end)
-    again = start_family(beam, "w")
+    again = Family.start(beam, "w")
     :ok = Beam.run(beam, "Application.stop(:snakepit)")
     assert Family.members(again) == []
     {:ok, _} = Beam.run(beam, "Application.ensure_all_started(:snakepit)")
@@ -146,7 +128,7 @@ defmodule Snakepit.OwnersTest do
   test "the auditor ends what has our marks and is not below the guardian, and forgets the dead" do
     bystanders = Family.bystanders()
     beam = Beam.start([audit_interval_ms: 600_000], libraries: [@telemetry])
-    family = start_family(beam, "w")
+    family = Family.start(beam, "w")
     token = Family.token()
 
     # Started by somebody else in that BEAM, with the marks of a worker; one with another run's.

@@ -22,15 +22,7 @@ defmodule Snakepit.RebootTest do
   defp crashed(data_dir, wrapper \\ ["env"]) do
     beam = Beam.start([data_dir: data_dir], wrapper: wrapper)
     id = Beam.run(beam, "Snakepit.run_id()")
-    token = Family.token()
-
-    {:ok, _} =
-      Beam.run(
-        beam,
-        "with {:ok, child} <- Snakepit.Test.Workers.start(\"w\", [\"sh\", \"-c\", #{inspect(Family.script(token))}]), do: {:ok, child.os_pid}"
-      )
-
-    eventually(fn -> length(Family.members(token)) == 4 end)
+    token = Family.start(beam, "w")
     Beam.kill_with_guardian(beam)
 
     on_exit(fn ->

@@ -19,20 +19,6 @@ defmodule Snakepit.RunStatesTest do
 
   defp start(data_dir), do: Beam.start([data_dir: data_dir] ++ @config)
 
-  defp start_family(beam) do
-    token = Family.token()
-    script = Family.script(token)
-
-    {:ok, _} =
-      Beam.run(beam, """
-      with {:ok, child} <- Snakepit.Test.Workers.start("family", ["sh", "-c", #{inspect(script)}]),
-           do: {:ok, child.os_pid}
-      """)
-
-    eventually(fn -> length(Family.members(token)) == 4 end)
-    token
-  end
-
   defp runs(data_dir), do: Enum.sort(File.ls!(data_dir))
   defp files(data_dir, run_id), do: Enum.sort(File.ls!(Path.join(data_dir, run_id)))
 
@@ -83,7 +69,7 @@ defmodule Snakepit.RunStatesTest do
     assert Bitwise.band(File.stat!(data_dir).mode, 0o777) == 0o700
     assert Bitwise.band(File.stat!(Path.join(data_dir, first_id)).mode, 0o777) == 0o700
 
-    family = start_family(first)
+    family = Family.start(first)
     Beam.tell(first, "System.stop(0)")
     Beam.await_end(first)
     assert Family.members(family) == []
@@ -154,7 +140,7 @@ defmodule Snakepit.RunStatesTest do
       data_dir = Beam.temporary_directory()
       beam = data_dir |> launch(unquote(dies_at)) |> Beam.await_start()
       guardian = Beam.run(beam, "Snakepit.Guardian.os_pid()")
-      family = start_family(beam)
+      family = Family.start(beam)
       Beam.tell(beam, "Application.stop(:snakepit)")
       Beam.await_end(beam)
       eventually(fn -> not ProcScan.running?(guardian) end)
@@ -175,7 +161,7 @@ defmodule Snakepit.RunStatesTest do
       data_dir = Beam.temporary_directory()
       first = start(data_dir)
       first_id = only_run(data_dir)
-      family = start_family(first)
+      family = Family.start(first)
       Beam.kill_with_guardian(first)
       # The kernel took the shell with the guardian.
       eventually(fn -> length(Family.members(family)) == 4 end)

@@ -52,6 +52,40 @@ defmodule Snakepit.ShutdownTest do
     {ms, File.read!(path)}
   end
 
+  test "a stop starts nothing any more, and neither does one that is over" do
+    beam = Beam.start(cleanup_on_stop_timeout_ms: 2_000)
+    token = Family.token()
+    # It keeps the stop waiting for two seconds, and long after that it would still be there.
+    start_all(beam, 1, stubborn(token))
+    eventually(fn -> length(Family.members(token)) == 1 end)
+
+    Beam.run(beam, "Process.put(:stop, Task.async(fn -> Application.stop(:snakepit) end)) && :ok")
+    eventually(fn -> Beam.run(beam, "Snakepit.RunState.current()") == :shutting_down end)
+    late = Family.token()
+    start = "Snakepit.Worker.start_link(cmd: [\"sleep\", #{inspect(late)}])"
+
+    assert Beam.run(beam, """
+           Process.flag(:trap_exit, true)
+           {:error, error} = #{start}
+           {error.reason, Snakepit.RunState.current()}
+           """) == {:shutting_down, :shutting_down}
+
+    assert Family.members(late) == []
+    assert Beam.run(beam, "Task.await(Process.get(:stop), 30_000)") == :ok
+
+    # At once, and not when it has given up waiting for one that does not come back.
+    {microseconds, message} =
+      Beam.run(beam, """
+      :timer.tc(fn ->
+        {:error, {error, _stack}} = #{start}
+        Exception.message(error)
+      end)
+      """)
+
+    assert message =~ "Snakepit is not started"
+    assert microseconds < 1_000_000
+  end
+
   test "cleanup/0 ends everything and forgets it, and workers can be started again" do
     bystanders = Family.bystanders()
     beam = Beam.start()

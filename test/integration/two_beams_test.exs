@@ -1,8 +1,6 @@
 defmodule Snakepit.TwoBeamsTest do
   use ExUnit.Case, async: false
 
-  import Snakepit.Test.Eventually
-
   alias Snakepit.Test.{Beam, Family, ProcScan}
 
   @moduletag timeout: 180_000
@@ -22,20 +20,6 @@ defmodule Snakepit.TwoBeamsTest do
 
   defp start(data_dir), do: Beam.start([data_dir: data_dir] ++ @config)
 
-  defp start_family(beam) do
-    token = Family.token()
-    script = Family.script(token)
-
-    {:ok, _} =
-      Beam.run(beam, """
-      with {:ok, child} <- Snakepit.Test.Workers.start("family", ["sh", "-c", #{inspect(script)}]),
-           do: {:ok, child.os_pid}
-      """)
-
-    eventually(fn -> length(Family.members(token)) == 4 end)
-    token
-  end
-
   for order <- @orders do
     name = Enum.map_join(order, ", ", fn {what, who} -> "#{what} #{who}" end)
 
@@ -43,7 +27,7 @@ defmodule Snakepit.TwoBeamsTest do
       bystanders = Family.bystanders()
       data_dir = Beam.temporary_directory()
       beams = for who <- [:a, :b], into: %{}, do: {who, start(data_dir)}
-      families = for {who, beam} <- beams, into: %{}, do: {who, start_family(beam)}
+      families = for {who, beam} <- beams, into: %{}, do: {who, Family.start(beam)}
 
       {_beams, alive, dead} =
         Enum.reduce(unquote(order), {beams, families, []}, fn
@@ -60,7 +44,7 @@ defmodule Snakepit.TwoBeamsTest do
             # Whoever starts ends what all the dead have left, and nothing of the living.
             for family <- dead, do: assert(Family.members(family) == [])
             assert_alive(alive)
-            {Map.put(beams, who, beam), Map.put(alive, who, start_family(beam)), dead}
+            {Map.put(beams, who, beam), Map.put(alive, who, Family.start(beam)), dead}
         end)
 
       assert_alive(alive)
@@ -79,12 +63,12 @@ defmodule Snakepit.TwoBeamsTest do
     bystanders = Family.bystanders()
     config = [data_dir: data_dir] ++ @config
     living = start(data_dir)
-    living_family = start_family(living)
+    living_family = Family.start(living)
     living_id = Beam.run(living, "Snakepit.run_id()")
 
     dead = for(_ <- 1..4, do: Beam.launch(config)) |> Enum.map(&Beam.await_start/1)
     ids = for beam <- dead, do: Beam.run(beam, "Snakepit.run_id()")
-    families = for beam <- dead, do: start_family(beam)
+    families = for beam <- dead, do: Family.start(beam)
     for beam <- dead, do: Beam.kill_with_guardian(beam)
 
     starters = for _ <- 1..2, do: Beam.launch(config, libraries: [@telemetry])
@@ -135,7 +119,7 @@ defmodule Snakepit.TwoBeamsTest do
   test "a run that has lost its lock is left alone while its BEAM lives" do
     data_dir = Beam.temporary_directory()
     living = start(data_dir)
-    family = start_family(living)
+    family = Family.start(living)
     id = Beam.run(living, "Snakepit.run_id()")
     File.rm!(Path.join([data_dir, id, "lock"]))
     other = start(data_dir)
@@ -152,7 +136,7 @@ defmodule Snakepit.TwoBeamsTest do
   test "another instance in the same directory is left alone, dead or alive" do
     data_dir = Beam.temporary_directory()
     one = Beam.start(data_dir: data_dir, instance: "one")
-    family = start_family(one)
+    family = Family.start(one)
     Beam.kill_with_guardian(one)
     other = Beam.start(data_dir: data_dir, instance: "other")
     assert length(Family.members(family)) == 4

@@ -1,8 +1,6 @@
 defmodule Snakepit.WallClockTest do
   use ExUnit.Case, async: false
 
-  import Snakepit.Test.Eventually
-
   alias Snakepit.Test.{Beam, Family, ProcScan, Shim}
 
   @moduletag timeout: 120_000
@@ -30,23 +28,10 @@ defmodule Snakepit.WallClockTest do
     :ok = :file.close(device)
   end
 
-  defp start_family(beam, id) do
-    token = Family.token()
-
-    {:ok, _} =
-      Beam.run(beam, """
-      with {:ok, child} <- Snakepit.Test.Workers.start(#{inspect(id)}, ["sh", "-c", #{inspect(Family.script(token))}]),
-           do: {:ok, child.os_pid}
-      """)
-
-    eventually(fn -> length(Family.members(token)) == 4 end)
-    token
-  end
-
   test "a clock that jumps by years, forth and back, changes nothing" do
     bystanders = Family.bystanders()
     {beam, file} = start(Beam.temporary_directory(), 0)
-    family = start_family(beam, "before")
+    family = Family.start(beam, "before")
     :ok = Beam.run(beam, ~s|Snakepit.Pool.ProcessRegistry.reserve_worker("reserved")|)
 
     for seconds <- [5 * @year, -5 * @year, 90, 0] do
@@ -62,7 +47,7 @@ defmodule Snakepit.WallClockTest do
                )
 
       assert uptime in 0..60_000
-      other = start_family(beam, "at #{seconds}")
+      other = Family.start(beam, "at #{seconds}")
 
       assert Beam.run(beam, """
              {:ok, %{owner: owner}} = Snakepit.Pool.ProcessRegistry.get_worker_info("at #{seconds}")
@@ -86,7 +71,7 @@ defmodule Snakepit.WallClockTest do
       for seconds <- [5 * @year, -5 * @year, @year] do
         {beam, _file} = start(data_dir, seconds)
         id = Beam.run(beam, "Snakepit.run_id()")
-        family = start_family(beam, "w")
+        family = Family.start(beam, "w")
         Beam.kill_with_guardian(beam)
         {id, family}
       end

@@ -105,7 +105,7 @@ defmodule Snakepit.CmdTest do
       Snakepit.cmd("no-such-program-anywhere", [])
       Snakepit.cmd("sleep", [token], timeout: 50)
       Snakepit.stream!(["yes"]) |> Enum.take(1)
-      assert Process.info(self(), :messages) == {:messages, []}
+      assert Process.info(self(), [:messages, :monitors]) == [messages: [], monitors: []]
     end
 
     test "nothing is left when the BEAM is killed" do
@@ -157,15 +157,8 @@ defmodule Snakepit.CmdTest do
 
       Snakepit.stream!(["sh", "-c", script])
       |> Enum.reduce_while(nil, fn _packet, nil ->
-        # The buffers fill, and then nothing moves: the same number, a second apart.
-        stuck =
-          eventually(fn ->
-            before = File.read(path)
-            receive(do: (:never -> :ok), after: (300 -> :ok))
-            if before == File.read(path), do: before
-          end)
-
-        assert {:ok, number} = stuck
+        # The buffers fill, and then nothing moves.
+        assert {:ok, number} = standstill(fn -> File.read(path) end)
         assert number |> String.trim() |> String.to_integer() < 150
         {:halt, nil}
       end)

@@ -9,6 +9,7 @@ defmodule Snakepit.Test.Coverage do
   @modules [
     Snakepit.Auditor,
     Snakepit.Guardian,
+    Snakepit.Guardian.Predecessor,
     Snakepit.Guardian.Server,
     Snakepit.Pool.ApplicationCleanup,
     Snakepit.Pool.PIDLedger,

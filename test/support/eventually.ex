@@ -1,6 +1,9 @@
 defmodule Snakepit.Test.Eventually do
   @moduledoc "Waiting for what has no notification, with a deadline instead of a hope."
 
+  # Longer than a process takes that is only slow.
+  @moment_ms 300
+
   @doc "Runs `fun` until it gives a truthy value, which is returned; flunks after `timeout_ms`."
   def eventually(fun, timeout_ms \\ 5_000) do
     poll(fun, deadline(timeout_ms)) || ExUnit.Assertions.flunk("still not so at the deadline")
@@ -8,6 +11,18 @@ defmodule Snakepit.Test.Eventually do
 
   @doc "Whether `fun` gives a truthy value before the time is up."
   def eventually?(fun, timeout_ms), do: !!poll(fun, deadline(timeout_ms))
+
+  @doc """
+  What `fun` gives when nothing moves any more: the same twice, a moment apart. Nothing else tells that
+  somebody waits.
+  """
+  def standstill(fun) do
+    eventually(fn ->
+      before = fun.()
+      receive(do: (:never -> :ok), after: (@moment_ms -> :ok))
+      if before == fun.(), do: before
+    end)
+  end
 
   defp deadline(timeout_ms), do: System.monotonic_time(:millisecond) + timeout_ms
 

@@ -3,7 +3,7 @@ defmodule Snakepit.Test.Family do
   A worker with descendants of every kind, and how the judge knows them again.
   """
 
-  alias Snakepit.Test.{Program, ProcScan}
+  alias Snakepit.Test.{Beam, Eventually, Program, ProcScan}
 
   @doc "A duration that nobody else sleeps for."
   def token, do: "86400.#{System.unique_integer([:positive])}#{System.pid()}"
@@ -24,6 +24,20 @@ defmodule Snakepit.Test.Family do
   def bystanders do
     token = token()
     for _ <- 1..3, do: Program.start("sleep", [token])
+  end
+
+  @doc "Starts one as a registered worker of a second BEAM. Gives its token when all of it runs."
+  def start(beam, id \\ "family") do
+    token = token()
+
+    {:ok, _os_pid} =
+      Beam.run(beam, """
+      with {:ok, child} <- Snakepit.Test.Workers.start(#{inspect(id)}, ["sh", "-c", #{inspect(script(token))}]),
+           do: {:ok, child.os_pid}
+      """)
+
+    Eventually.eventually(fn -> length(members(token)) == 4 end)
+    token
   end
 
   @doc """

@@ -11,7 +11,7 @@ defmodule Snakepit.Guardian.Server do
   require Logger
 
   alias Snakepit.{Error, Guardian, Native, OSProcess, Telemetry}
-  alias Snakepit.Guardian.{Child, Environment}
+  alias Snakepit.Guardian.{Child, Environment, Predecessor}
   alias Snakepit.Pool.PIDLedger
 
   # Children kept waiting at the gate, so that the next one asked for is there already.
@@ -38,6 +38,8 @@ defmodule Snakepit.Guardian.Server do
     Process.flag(:trap_exit, true)
     run = Keyword.fetch!(opts, :run)
     config = Keyword.fetch!(opts, :config)
+    # Order: before there is another one, so that no two of them act for one run.
+    if Predecessor.await_end(run, config.watchdog.grace_period_ms), do: sweep(run)
     # Tests have guardians that misbehave.
     executable = Keyword.get_lazy(opts, :executable, &executable/0)
     # Not over standard input and output: those stay the BEAM's, for children that inherit them.
@@ -66,6 +68,7 @@ defmodule Snakepit.Guardian.Server do
     with {:ok, {:welcome, _version, os_pid, socket}} <- first_event(port, opts),
          {:ok, process} <- OSProcess.lookup(os_pid),
          :ok <- PIDLedger.register_guardian(process.identity) do
+      Predecessor.note(run, process.identity)
       metadata = %{beam_pid: hello.beam_pid, guardian_pid: os_pid}
       Telemetry.execute([:snakepit, :watchdog, :started], %{count: 1}, metadata)
 
@@ -213,6 +216,7 @@ defmodule Snakepit.Guardian.Server do
     # A new guardian opens a door of its own.
     File.rm(state.socket)
     sweep(state.run)
+    Predecessor.forget(state.run)
   end
 
   # Otherwise this returns when nothing is left, the guardian included. It takes the closed port for the
@@ -226,6 +230,7 @@ defmodule Snakepit.Guardian.Server do
     for {_id, child} <- state.children, do: Child.fail(child, :guardian_down)
     close(state.port)
     Native.process_await([state.process.identity], @guardian_end_ms)
+    Predecessor.forget(state.run)
   end
 
   defp await_all_gone(port, run) do

@@ -67,7 +67,7 @@ defmodule Snakepit.Ledger.Table do
     {gone, objects} = Enum.split_with(changes, fn {_key, object} -> object == nil end)
 
     with :ok <- :dets.insert(name, Enum.map(objects, fn {_key, object} -> object end)),
-         :ok <- each(gone, fn {key, nil} -> :dets.delete(name, key) end),
+         :ok <- delete(name, for({key, nil} <- gone, do: key)),
          :ok <- :dets.sync(name) do
       :ok
     else
@@ -76,6 +76,10 @@ defmodule Snakepit.Ledger.Table do
       reason -> {:error, reason}
     end
   end
+
+  # Up to the first that fails.
+  defp delete(name, keys),
+    do: Enum.find_value(keys, :ok, fn key -> with :ok <- :dets.delete(name, key), do: nil end)
 
   @doc "Moves a file out of the way, under a name that says when and why."
   @spec set_aside(Path.t(), String.t()) :: Path.t()
@@ -153,13 +157,4 @@ defmodule Snakepit.Ledger.Table do
   end
 
   defp sealed(_foreign), do: :error
-
-  defp each(items, fun) do
-    Enum.reduce_while(items, :ok, fn item, :ok ->
-      case fun.(item) do
-        :ok -> {:cont, :ok}
-        error -> {:halt, error}
-      end
-    end)
-  end
 end

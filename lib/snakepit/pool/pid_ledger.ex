@@ -109,12 +109,19 @@ defmodule Snakepit.Pool.PIDLedger do
   def clear do
     {alive, gone} = Enum.split_with(all(), &alive?/1)
 
-    with :ok <- each(gone, &unregister_process(&1.worker_id)) do
+    with :ok <- unregister(gone) do
       case alive do
         [] -> :ok
         _ -> {:error, error(:clear, :survivors, os_pids: Enum.map(alive, & &1.os_pid))}
       end
     end
+  end
+
+  # Up to the first that fails.
+  defp unregister(entries) do
+    Enum.find_value(entries, :ok, fn entry ->
+      with :ok <- unregister_process(entry.worker_id), do: nil
+    end)
   end
 
   @doc "The file of this run's table."
@@ -260,15 +267,6 @@ defmodule Snakepit.Pool.PIDLedger do
   # In doubt it is alive.
   defp alive?(%{identity: nil}), do: false
   defp alive?(%{identity: identity}), do: Native.process_alive(identity) != {:ok, false}
-
-  defp each(items, fun) do
-    Enum.reduce_while(items, :ok, fn item, :ok ->
-      case fun.(item) do
-        :ok -> {:cont, :ok}
-        error -> {:halt, error}
-      end
-    end)
-  end
 
   defp error(operation, reason, fields),
     do: struct!(Error, [operation: operation, reason: reason] ++ fields)

@@ -5,12 +5,11 @@ defmodule Snakepit.Worker.Ending do
 
   require Logger
 
-  alias Snakepit.{Error, Guardian, Native, Telemetry}
+  alias Snakepit.{Error, Guardian, Telemetry}
   alias Snakepit.Worker.{Launch, Output, Tail}
 
   # What is in a connection whose other side is gone arrives at once.
   @drain_ms 1_000
-  @kill_wait_ms 5_000
 
   @doc """
   Ends everything that a worker has: returns it without any of it, and whether all of it is gone.
@@ -88,14 +87,9 @@ defmodule Snakepit.Worker.Ending do
         do: {worker.options.stop_signal, worker.options.stop_timeout},
         else: {:sigkill, 0}
 
-    case Guardian.stop(worker.child, signal: signal, timeout_ms: timeout) do
-      # It has swept up before it went, but for what the kernel takes to carry out SIGKILL.
-      {:error, %Error{reason: :guardian_down}} ->
-        Native.process_await([worker.child.identity], @kill_wait_ms)
-        {:ok, :guardian_down}
-
-      answer ->
-        {answer, how}
+    case Launch.stop(worker.child, signal, timeout) do
+      {:error, %Error{reason: :guardian_down}} -> {:ok, :guardian_down}
+      answer -> {answer, how}
     end
   end
 

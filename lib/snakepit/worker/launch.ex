@@ -6,7 +6,7 @@ defmodule Snakepit.Worker.Launch do
   #
   # Workers, `Snakepit.cmd/3` and `Snakepit.stream!/2` all start their processes here.
 
-  alias Snakepit.{Command, Error, Guardian, Native, RunState}
+  alias Snakepit.{Command, Error, Guardian, Native, Run, RunState}
   alias Snakepit.Pool.ProcessRegistry
 
   # How long a start waits for a guardian that is being started again, and for the process of the
@@ -16,6 +16,8 @@ defmodule Snakepit.Worker.Launch do
   @pause_ms 10
   # What the kernel may take to carry out SIGKILL.
   @kill_wait_ms 5_000
+  # The states of a run that starts nothing any more.
+  @ending [:shutting_down, :terminated]
 
   @typedoc """
   `stdio` is a kind of connection and the options of its socket for `:gen_tcp`, or `:socket` for one of
@@ -28,14 +30,19 @@ defmodule Snakepit.Worker.Launch do
           lifeline: boolean()
         }
 
+  @typedoc """
+  `guardian` is a monitor of who speaks for it: its owner treats the end of that as `:guardian_down`,
+  because one that is killed tells nobody.
+  """
   @type t :: %__MODULE__{
           child: Guardian.child(),
+          guardian: reference(),
           stdio: :gen_tcp.socket() | :socket.socket() | nil,
           lifeline: :socket.socket() | nil
         }
 
-  @enforce_keys [:child]
-  defstruct [:child, :stdio, :lifeline]
+  @enforce_keys [:child, :guardian]
+  defstruct [:child, :guardian, :stdio, :lifeline]
 
   @doc "An id that no other worker of this BEAM has."
   def unique_id(prefix), do: "#{prefix}-#{System.unique_integer([:positive])}"
@@ -44,11 +51,21 @@ defmodule Snakepit.Worker.Launch do
   @spec run(plan()) :: {:ok, t()} | {:error, Error.t()}
   def run(plan), do: run(plan, System.monotonic_time(:millisecond) + @patience_ms)
 
+  # Order: the state first. Whoever is let in during a stop has to be ended by it, and the next one, and
+  # so on for as long as they come.
   defp run(plan, deadline) do
+    case RunState.current() do
+      nil -> Run.not_started!()
+      state when state in @ending -> {:error, %Error{operation: :start, reason: :shutting_down}}
+      _running_or_about_to -> persist(plan, deadline)
+    end
+  end
+
+  defp persist(plan, deadline) do
     with {:error, error} <- attempt(plan) do
       # Order: whether it can pass is asked only of what failed, so a start that works costs nothing.
       cond do
-        RunState.current() == :shutting_down -> {:error, %{error | reason: :shutting_down}}
+        RunState.current() in @ending -> {:error, %{error | reason: :shutting_down}}
         not passes?(error, plan.id) -> {:error, error}
         System.monotonic_time(:millisecond) > deadline -> {:error, error}
         true -> pause_and_run(plan, deadline)
@@ -67,6 +84,9 @@ defmodule Snakepit.Worker.Launch do
   # Both are on their way back.
   defp passes?(%Error{reason: reason}, _id) when reason in [:guardian_down, :registry_down],
     do: true
+
+  # It was the child of a guardian that died before the release, and this one does not know it.
+  defp passes?(%Error{operation: :release, reason: :esrch}, _id), do: true
 
   # The registry was started anew in between.
   defp passes?(%Error{reason: :not_reserved}, _id), do: true
@@ -146,8 +166,8 @@ defmodule Snakepit.Worker.Launch do
         fingerprint = [identity: child.identity, command: command.cmd]
 
         with :ok <- activate(id, child, fingerprint),
-             :ok <- Guardian.release(child) do
-          {:ok, struct!(__MODULE__, [child: child] ++ sockets)}
+             {:ok, guardian} <- release(child) do
+          {:ok, struct!(__MODULE__, [child: child, guardian: guardian] ++ sockets)}
         else
           {:error, error} -> undo(id, child, sockets, describe(error, command))
         end
@@ -161,6 +181,19 @@ defmodule Snakepit.Worker.Launch do
     ProcessRegistry.activate_worker(id, self(), child.os_pid, fingerprint)
   rescue
     ArgumentError -> {:error, %Error{operation: :start, reason: :registry_down}}
+  end
+
+  # Order: monitored between spawn and release. Only the one that has spawned it can release it, so it
+  # had the name all the time, and it is this one that is monitored.
+  defp release(child) do
+    guardian = Process.monitor(Guardian)
+
+    with {:error, error} <- Guardian.release(child) do
+      Process.demonitor(guardian, [:flush])
+      {:error, error}
+    else
+      :ok -> {:ok, guardian}
+    end
   end
 
   defp describe(%Error{step: :execve, reason: reason} = error, %{cmd: [program | _]}),
@@ -178,9 +211,22 @@ defmodule Snakepit.Worker.Launch do
   @doc "Ends a tree at once. Its messages are taken out of the mailbox."
   @spec kill(Guardian.child()) :: :ok | {:error, Error.t()}
   def kill(child) do
-    answer = Guardian.stop(child, signal: :sigkill, timeout_ms: 0)
+    answer = stop(child, :sigkill, 0)
     flush(child.id)
     answer
+  end
+
+  @doc """
+  Ends a tree, with SIGKILL after `timeout_ms`. Without a guardian, who is gone when this returns is the
+  child; the rest is swept up before there is another guardian.
+  """
+  @spec stop(Guardian.child(), Native.signal(), non_neg_integer()) :: :ok | {:error, Error.t()}
+  def stop(child, signal, timeout_ms) do
+    with {:error, %Error{reason: :guardian_down}} = error <-
+           Guardian.stop(child, signal: signal, timeout_ms: timeout_ms) do
+      Native.process_stop([child.identity], signal, timeout_ms, @kill_wait_ms)
+      error
+    end
   end
 
   @doc "Takes the entry of an ended process out of the registry."

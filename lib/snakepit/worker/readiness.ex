@@ -31,6 +31,7 @@ defmodule Snakepit.Worker.Readiness do
 
   defp loop(%{worker: worker, parent: parent, probe: probe} = wait) do
     child_id = worker.child.id
+    guardian = worker.guardian
     monitor = worker.monitor
     owner = worker.options.owner
     socket = worker.output && worker.output.socket
@@ -48,6 +49,7 @@ defmodule Snakepit.Worker.Readiness do
       {:EXIT, ^owner, reason} -> failed(wait, {:parent, reason})
       {Guardian, ^child_id, {:exited, exit, tail}} -> failed(wait, {:exited, exit, tail})
       {Guardian, ^child_id, :guardian_down} -> failed(wait, :guardian_down)
+      {:DOWN, ^guardian, :process, _server, _reason} -> failed(wait, :guardian_down)
     after
       left -> failed(wait, :timeout)
     end

@@ -12,10 +12,11 @@ defmodule Snakepit.Worker.Server do
 
   # In the report of a crash: not the environment, which may hold secrets.
   @derive {Inspect, only: [:options, :exit, :tree_gone?]}
-  @enforce_keys [:options, :child, :output, :monitor, :started_at]
+  @enforce_keys [:options, :child, :guardian, :output, :monitor, :started_at]
   defstruct [
     :options,
     :child,
+    :guardian,
     :output,
     :monitor,
     :started_at,
@@ -41,6 +42,7 @@ defmodule Snakepit.Worker.Server do
     %__MODULE__{
       options: options,
       child: launched.child,
+      guardian: launched.guardian,
       output: Output.new(options, launched.stdio),
       monitor: start_monitor(options, launched),
       started_at: started_at
@@ -170,6 +172,9 @@ defmodule Snakepit.Worker.Server do
 
   @impl true
   def handle_info({Guardian, id, event}, %{child: %{id: id}} = worker), do: hear(event, worker)
+
+  def handle_info({:DOWN, guardian, :process, _server, _reason}, %{guardian: guardian} = worker),
+    do: hear(:guardian_down, worker)
 
   def handle_info({:tcp, socket, data}, %{output: %Output{socket: socket}} = worker) do
     {_packets, output} = Output.take(worker.output, data)

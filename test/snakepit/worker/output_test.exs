@@ -51,14 +51,7 @@ defmodule Snakepit.Worker.OutputTest do
     {:ok, worker} = Worker.start_link(cmd: sh(script), output: slow)
     assert_receive :called, 5_000
 
-    stuck =
-      eventually(fn ->
-        before = File.read(path)
-        receive(do: (:never -> :ok), after: (300 -> :ok))
-        if before == File.read(path), do: before
-      end)
-
-    assert {:ok, number} = stuck
+    assert {:ok, number} = standstill(fn -> File.read(path) end)
     assert number |> String.trim() |> String.to_integer() < 500
     Process.exit(worker, :kill)
   end

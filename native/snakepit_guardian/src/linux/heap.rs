@@ -23,9 +23,9 @@ pub fn keep() {
     if heap.contains(&errno) {
         return;
     }
+    let start = heap.start as *mut c_void;
     // SAFETY: the heap as the kernel lists it. Children read and write nothing in it.
-    let result =
-        unsafe { libc::madvise(heap.start as *mut c_void, heap.len(), libc::MADV_DONTFORK) };
+    let result = unsafe { libc::madvise(start, heap.len(), libc::MADV_DONTFORK) };
     debug!(result, bytes = heap.len(), "children get no copy of the heap");
 }
 
