@@ -54,13 +54,12 @@ defmodule Snakepit.HeartbeatMonitor do
 
   use GenServer
 
+  alias Snakepit.HeartbeatMonitor.{Lifeline, Pinger}
   alias Snakepit.Telemetry
 
   # A timer that is this much late says that the BEAM did not run, or did not get around to it.
   @late_ms 50
-  # A longer line is no pong. How much is read at a time bounds what a process that floods its lifeline
-  # can do to the BEAM.
-  @max_line 1_024
+  # It bounds what a process that floods its lifeline can do to the BEAM.
   @reads_per_turn 4
 
   # Between the times at which pings go out together. Wider, and those that go out last wait for it.
@@ -196,7 +195,7 @@ defmodule Snakepit.HeartbeatMonitor do
   def handle_info({:"$socket", socket, :select, _handle}, %{socket: socket} = state),
     do: {:noreply, state |> read() |> catch_up()}
 
-  def handle_info({:pinged, pinger, answer}, %{pinger: pinger} = state) do
+  def handle_info({Pinger, pinger, answer}, %{pinger: pinger} = state) do
     state = %{state | pinger_busy?: false}
 
     if answer,
@@ -297,19 +296,17 @@ defmodule Snakepit.HeartbeatMonitor do
 
   # A lifeline that is closed shows in the pong that does not come.
   defp transmit(%{ping: nil} = state, timestamp) do
-    # Without waiting: to a process that reads nothing, another ping is not worth it.
-    :socket.send(state.socket, ["PING:", Integer.to_string(timestamp), ?\n], [], 0)
+    Lifeline.ping(state.socket, timestamp)
     state
   end
 
   defp transmit(%{pinger: nil} = state, timestamp) do
-    {monitor, ping, info} = {self(), state.ping, Map.take(state, [:worker_id, :os_pid])}
-    pinger = spawn_link(fn -> ping_loop(monitor, ping, info) end)
+    pinger = Pinger.start_link(state.ping, Map.take(state, [:worker_id, :os_pid]))
     transmit(%{state | pinger: pinger}, timestamp)
   end
 
   defp transmit(state, _timestamp) do
-    send(state.pinger, :ping)
+    Pinger.ask(state.pinger)
     %{state | pinger_busy?: true}
   end
 
@@ -319,26 +316,10 @@ defmodule Snakepit.HeartbeatMonitor do
 
   defp try_again(state), do: state
 
-  defp ping_loop(monitor, ping, info) do
-    receive(do: (:ping -> :ok))
-    send(monitor, {:pinged, self(), alive?(ping, info)})
-    ping_loop(monitor, ping, info)
-  end
-
-  defp alive?(ping, info) do
-    answer = if is_function(ping, 0), do: ping.(), else: ping.(info)
-    answer in [true, :ok] or match?({:ok, _}, answer)
-  rescue
-    _exception -> false
-  catch
-    _kind, _reason -> false
-  end
-
   defp drop_pinger(%{pinger: nil} = state), do: state
 
   defp drop_pinger(state) do
-    Process.unlink(state.pinger)
-    Process.exit(state.pinger, :kill)
+    Pinger.kill(state.pinger)
     %{state | pinger: nil, pinger_busy?: false}
   end
 
@@ -358,26 +339,20 @@ defmodule Snakepit.HeartbeatMonitor do
 
   defp read(state, reads) do
     case :socket.recv(state.socket, 0, [], :nowait) do
-      {:ok, data} -> state |> lines(data) |> read(reads - 1)
+      {:ok, data} -> state |> take(data) |> read(reads - 1)
       {:select, _info} -> state
       {:error, _closed} -> state
     end
   end
 
-  defp lines(state, data) do
-    [rest | lines] = (state.rest <> data) |> :binary.split("\n", [:global]) |> Enum.reverse()
-    rest = if byte_size(rest) > @max_line, do: "", else: :binary.copy(rest)
-    List.foldr(lines, %{state | rest: rest}, &line(&2, &1))
+  defp take(state, data) do
+    {timestamps, rest} = Lifeline.pongs(state.rest <> data)
+    Enum.reduce(timestamps, %{state | rest: rest}, &answered/2)
   end
 
-  defp line(%{in_flight: in_flight} = state, "PONG:" <> rest) do
-    [timestamp | _now] = :binary.split(rest, ":")
-
-    # One to an earlier ping is a sign of life, but no answer to the one in flight.
-    if timestamp == in_flight, do: pong(state), else: alive(state)
-  end
-
-  defp line(state, _no_pong), do: state
+  defp answered(timestamp, %{in_flight: timestamp} = state), do: pong(state)
+  # One to an earlier ping is a sign of life, but no answer to the one in flight.
+  defp answered(_earlier, state), do: alive(state)
 
   defp pong(state) do
     latency = now() - state.pinged_at

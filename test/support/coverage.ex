@@ -14,6 +14,8 @@ defmodule Snakepit.Test.Coverage do
     Snakepit.Pool.ApplicationCleanup,
     Snakepit.Pool.PIDLedger,
     Snakepit.Pool.ProcessRegistry,
+    Snakepit.Pool.ProcessRegistry.Server,
+    Snakepit.Pool.ProcessRegistry.Table,
     Snakepit.ProcessKiller,
     Snakepit.RunState
   ]

@@ -130,7 +130,7 @@ mod tests {
 
         let after = compact(&directory).unwrap();
 
-        assert_eq!(read(&directory), [own.clone()]);
+        assert_eq!(read(&directory), std::slice::from_ref(&own));
         assert_eq!(fs::metadata(directory.join(FILE)).unwrap().len(), after);
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
         assert_eq!(append(&directory, &own).unwrap(), 2 * after);

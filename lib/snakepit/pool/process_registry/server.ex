@@ -1,0 +1,254 @@
+defmodule Snakepit.Pool.ProcessRegistry.Server do
+  @moduledoc false
+
+  # Watches the owners of workers, ends what they leave behind, and forgets what is gone. What it
+  # promises is described in `Snakepit.Pool.ProcessRegistry`.
+
+  use GenServer
+
+  require Logger
+
+  alias Snakepit.{Config, Native}
+  alias Snakepit.Pool.{PIDLedger, ProcessRegistry}
+  alias Snakepit.Pool.ProcessRegistry.Table
+
+  # A worker that has not become active by then will not: its owner is stuck.
+  @reservation_limit_ms 60_000
+  @sweep_interval_ms 5_000
+  # Until then an owner that dies is not noticed here. The guardian notices it, and ends its process at
+  # once; what is left to do is to forget the worker.
+  @watch_interval_ms 1_000
+  # Owners often die together. Those that do within this time are dealt with together.
+  @gather_ms 5
+
+  @doc false
+  def start_link(_opts), do: GenServer.start_link(__MODULE__, [], name: ProcessRegistry)
+
+  @doc "How old a reservation may get."
+  def reservation_limit_ms, do: @reservation_limit_ms
+
+  @impl true
+  def init(_opts) do
+    Process.flag(:trap_exit, true)
+    Table.new()
+    schedule_sweep()
+    schedule_watch()
+    state = %{monitors: %{}, workers: %{}, dying: %{}, ending: nil, config: Config.fetch!()}
+    {:ok, recover(state)}
+  end
+
+  @impl true
+  def handle_call({:unregister, worker_id}, _from, state) do
+    case Table.lookup(worker_id) do
+      nil ->
+        {:reply, :ok, state}
+
+      info ->
+        {answer, state} = remove_if_gone(state, info)
+        {:reply, answer, state}
+    end
+  end
+
+  def handle_call(:cleanup_dead_workers, _from, state) do
+    dead = for {_id, info} <- ProcessRegistry.validate_workers(), do: info
+    {count, state} = remove_all(state, dead)
+    {:reply, count, state}
+  end
+
+  def handle_call({:sweep_reservations, older_than_ms}, _from, state) do
+    {count, state} = sweep(state, older_than_ms)
+    {:reply, count, state}
+  end
+
+  @impl true
+  def handle_cast({:watch, worker_id, owner}, state) do
+    {:noreply, state |> watch_new() |> unwatch(worker_id) |> watch(worker_id, owner)}
+  end
+
+  def handle_cast(:watch_new, state), do: {:noreply, watch_new(state)}
+
+  @impl true
+  def handle_info({:DOWN, monitor, :process, pid, _reason}, state) do
+    case state do
+      %{ending: {^pid, ^monitor}} -> {:noreply, ended(state)}
+      _ -> {:noreply, owner_down(state, monitor, pid)}
+    end
+  end
+
+  def handle_info(:watch_new, state) do
+    schedule_watch()
+    {:noreply, watch_new(state)}
+  end
+
+  def handle_info(:end_dying, state), do: {:noreply, end_dying(state)}
+
+  def handle_info(:sweep, state) do
+    {_count, state} = sweep(state, @reservation_limit_ms)
+    schedule_sweep()
+    {:noreply, state}
+  end
+
+  def handle_info(_other, state), do: {:noreply, state}
+
+  # After a crash of this process: the ledger knows the workers, and most of their owners live on.
+  defp recover(state) do
+    Enum.reduce(PIDLedger.all(), state, fn record, state ->
+      owner = owner(record.elixir_pid)
+      fields = [:worker_id, :run_id, :status, :os_pid, :pgid, :identity, :command, :spawned_at]
+      info = record |> Map.take(fields) |> Map.merge(%{owner: owner, since_ms: now()})
+      Table.put(info)
+      watch(state, record.worker_id, owner)
+    end)
+  end
+
+  # One that is gone from the start, for a reservation whose owner nobody wrote down.
+  defp owner(nil), do: spawn(fn -> :ok end)
+  defp owner(text), do: text |> String.to_charlist() |> :erlang.list_to_pid()
+
+  defp watch_new(state) do
+    Enum.reduce(Table.take_new(), state, fn {worker_id, owner}, state ->
+      case Table.lookup(worker_id) do
+        %{owner: ^owner} -> state |> unwatch(worker_id) |> watch(worker_id, owner)
+        # Forgotten, or another's by now.
+        _other -> state
+      end
+    end)
+  end
+
+  defp watch(state, worker_id, owner) do
+    monitor = Process.monitor(owner)
+
+    %{
+      state
+      | monitors: Map.put(state.monitors, monitor, worker_id),
+        workers: Map.put(state.workers, worker_id, monitor)
+    }
+  end
+
+  defp unwatch(state, worker_id) do
+    case Map.pop(state.workers, worker_id) do
+      {nil, _workers} ->
+        state
+
+      {monitor, workers} ->
+        Process.demonitor(monitor, [:flush])
+        %{state | workers: workers, monitors: Map.delete(state.monitors, monitor)}
+    end
+  end
+
+  defp owner_down(state, monitor, owner) do
+    case Map.pop(state.monitors, monitor) do
+      {nil, _monitors} ->
+        state
+
+      {worker_id, monitors} ->
+        state = %{state | monitors: monitors, workers: Map.delete(state.workers, worker_id)}
+
+        case Table.lookup(worker_id) do
+          %{owner: ^owner} = info -> gather(state, info)
+          # Another has that name by now.
+          _other -> state
+        end
+    end
+  end
+
+  defp gather(state, %{status: :reserved} = info) do
+    {_count, state} = remove_all(state, [info])
+    state
+  end
+
+  defp gather(state, info) do
+    if state.dying == %{}, do: Process.send_after(self(), :end_dying, @gather_ms)
+    put_in(state.dying[info.worker_id], {info, state.config.cleanup_max_retries})
+  end
+
+  # One helper at a time, for all of them: they share one thread.
+  defp end_dying(%{ending: nil, dying: dying} = state) when dying != %{} do
+    identities = for {_id, {info, _retries}} <- dying, do: info.identity
+    patience = state.config.force_kill_timeout_ms
+    helper = spawn_monitor(fn -> Native.process_stop(identities, :sigkill, 0, patience) end)
+    %{state | ending: helper}
+  end
+
+  defp end_dying(state), do: state
+
+  # Whatever became of the helper, each is asked whether it is gone. The guardian, which watches
+  # owners too, ends the rest of the tree.
+  defp ended(state) do
+    {dying, state} = {state.dying, %{state | ending: nil, dying: %{}}}
+
+    state =
+      Enum.reduce(dying, state, fn {id, {info, retries}}, state ->
+        case remove_if_gone(state, info) do
+          {:ok, state} -> state
+          {_error, state} when retries > 0 -> put_in(state.dying[id], {info, retries - 1})
+          {error, state} -> give_up(error, state)
+        end
+      end)
+
+    if state.dying != %{},
+      do: Process.send_after(self(), :end_dying, state.config.cleanup_retry_interval_ms)
+
+    state
+  end
+
+  # Its entry stays. The auditor comes by again and again.
+  defp give_up({:error, error}, state) do
+    Logger.error("Snakepit: a worker's owner is gone, but #{Exception.message(error)}")
+    state
+  end
+
+  defp remove_if_gone(state, info) do
+    if Table.gone?(info) do
+      remove(state, info)
+    else
+      error = ProcessRegistry.error(:unregister_worker, :alive, info.worker_id)
+      {{:error, %{error | os_pid: info.os_pid}}, state}
+    end
+  end
+
+  defp remove_all(state, infos) do
+    Enum.reduce(infos, {0, state}, fn info, {count, state} ->
+      case remove(state, info) do
+        {:ok, state} -> {count + 1, state}
+        {{:error, _unwritable}, state} -> {count, state}
+      end
+    end)
+  end
+
+  # Order: the ledger first. If that fails the entry stays, and whoever comes by later tries again;
+  # and nobody can take the name before the ledger has let go of it.
+  defp remove(state, info) do
+    case PIDLedger.unregister_process(info.worker_id) do
+      :ok ->
+        Table.delete(info.worker_id)
+        {:ok, unwatch(state, info.worker_id)}
+
+      {:error, error} ->
+        {{:error, %{error | operation: :unregister_worker}}, state}
+    end
+  end
+
+  defp sweep(state, older_than_ms) do
+    limit = now() - older_than_ms
+
+    stale =
+      for %{status: :reserved, since_ms: since} = info <- Table.all(),
+          since < limit,
+          # Not if it becomes active at this very moment.
+          Table.taken?(info.worker_id),
+          do: info
+
+    removed = remove_all(state, stale)
+    # Those that the ledger could not let go of are taken by nobody, and swept another time.
+    for info <- stale,
+        Table.lookup(info.worker_id) == info,
+        do: Table.reopen(info.worker_id)
+
+    removed
+  end
+
+  defp schedule_watch, do: Process.send_after(self(), :watch_new, @watch_interval_ms)
+  defp schedule_sweep, do: Process.send_after(self(), :sweep, @sweep_interval_ms)
+  defp now, do: System.monotonic_time(:millisecond)
+end

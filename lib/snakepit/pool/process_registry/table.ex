@@ -1,0 +1,67 @@
+defmodule Snakepit.Pool.ProcessRegistry.Table do
+  @moduledoc false
+
+  # The workers by their ids. Written by the workers themselves, so that none waits for another; it goes
+  # with the process that has made it, and then all of this raises `ArgumentError`.
+  #
+  # Beside each is a gate, for a reservation that one activates while another forgets it.
+
+  alias Snakepit.Native
+
+  @table Snakepit.Pool.ProcessRegistry
+  # Workers whose owners are not watched yet.
+  @new Module.concat(@table, New)
+
+  def new do
+    options = [:named_table, :public, :set, read_concurrency: true, write_concurrency: true]
+    for table <- [@table, @new], do: :ets.new(table, options)
+  end
+
+  @doc "Puts one there, if nobody has its id. Gives whether."
+  def claim(info), do: :ets.insert_new(@table, entry(info))
+
+  @doc "Puts one there, with a gate that nobody has passed."
+  def put(info), do: :ets.insert(@table, entry(info))
+
+  def delete(worker_id), do: :ets.delete(@table, worker_id)
+
+  @doc """
+  Says whose owner is to be watched. Not by a message: to wake another process takes longer than all
+  else that a registration does, at the very moment at which the new OS process needs the processor.
+  """
+  def note_new(worker_id, owner), do: :ets.insert(@new, {worker_id, owner})
+
+  @doc "Those of whom this was said, once, as ids and owners."
+  def take_new do
+    for new <- :ets.tab2list(@new) do
+      :ets.delete_object(@new, new)
+      new
+    end
+  end
+
+  def lookup(worker_id) do
+    case :ets.lookup(@table, worker_id) do
+      [{_id, info, _gate}] -> info
+      [] -> nil
+    end
+  end
+
+  def all, do: for({_id, info, _gate} <- :ets.tab2list(@table), do: info)
+
+  @doc "Whoever gets `true` has the reservation, to activate or to forget it."
+  def taken?(worker_id) do
+    gates = for {_id, _info, gate} <- :ets.lookup(@table, worker_id), do: gate
+    Enum.any?(gates, &(:atomics.compare_exchange(&1, 1, 0, 1) == :ok))
+  end
+
+  @doc "Lets another take it. One that is gone by now stays away."
+  def reopen(worker_id), do: :ets.update_element(@table, worker_id, {3, gate()})
+
+  @doc "Whether the process of a worker is gone. In doubt it is there."
+  def gone?(%{identity: nil}), do: true
+  def gone?(%{identity: identity}), do: Native.process_alive(identity) == {:ok, false}
+
+  defp entry(info), do: {info.worker_id, info, gate()}
+  # Whoever makes the 0 a 1 has passed it.
+  defp gate, do: :atomics.new(1, [])
+end
