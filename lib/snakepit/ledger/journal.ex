@@ -52,8 +52,8 @@ defmodule Snakepit.Ledger.Journal do
   Hands what was appended so far to `fun`, and forgets it if that gives `:ok`. If it does not, the
   same entries come again.
   """
-  @spec carry(reference(), Path.t(), ([entry()] -> :ok | {:error, term()})) ::
-          :ok | {:error, term()}
+  @spec carry(reference(), Path.t(), ([entry()] -> :ok | {:error, Error.t()})) ::
+          :ok | {:error, Error.t()}
   def carry(journal, directory, fun) do
     old = old_file(directory)
 
@@ -89,10 +89,15 @@ defmodule Snakepit.Ledger.Journal do
       # One that cannot be read now, for want of a descriptor say, is not empty, and must not be deleted.
       with {:ok, contents} <- wrap(Native.journal_read(path), :journal_read),
            :ok <- fun.(decode(contents)),
-           do: File.rm(path)
+           do: delete(path)
     else
       :ok
     end
+  end
+
+  defp delete(path) do
+    with {:error, reason} <- File.rm(path),
+         do: {:error, %Error{operation: :journal_delete, reason: reason}}
   end
 
   defp read_file(path) do

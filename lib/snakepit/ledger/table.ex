@@ -7,7 +7,7 @@ defmodule Snakepit.Ledger.Table do
   # it is believed without its seal. It fails on a full disk at any call. And dead tables are not read
   # by it at all: see `Snakepit.Ledger.Salvage`.
 
-  alias Snakepit.{Native, Seal}
+  alias Snakepit.{Error, Native, Seal}
   alias Snakepit.Ledger.Salvage
 
   @file_name "ledger.dets"
@@ -60,7 +60,7 @@ defmodule Snakepit.Ledger.Table do
   def apply_entries(contents, entries), do: Enum.reduce(entries, contents, &entry/2)
 
   @doc "Carries entries of the journal into an open table, and waits for the disk."
-  @spec store(term(), [Snakepit.Ledger.Journal.entry()]) :: :ok | {:error, term()}
+  @spec store(term(), [Snakepit.Ledger.Journal.entry()]) :: :ok | {:error, Error.t()}
   def store(name, entries) do
     # Most workers of a batch came and went: only the last word on each is written.
     changes = entries |> Enum.map(&change/1) |> Enum.reject(&is_nil/1) |> Map.new()
@@ -71,11 +71,14 @@ defmodule Snakepit.Ledger.Table do
          :ok <- :dets.sync(name) do
       :ok
     else
-      {:error, _reason} = error -> error
-      # From a disk that gives an error DETS passes on what it had for itself.
-      reason -> {:error, reason}
+      # Most of the time. From a disk that gives an error DETS passes on what it had for itself.
+      {:error, reason} -> {:error, refusal(reason)}
+      reason -> {:error, refusal(reason)}
     end
   end
+
+  defp refusal(reason),
+    do: %Error{operation: :store, reason: :dets, detail: "DETS says #{inspect(reason)}"}
 
   # Up to the first that fails.
   defp delete(name, keys),

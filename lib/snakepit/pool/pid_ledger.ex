@@ -232,7 +232,7 @@ defmodule Snakepit.Pool.PIDLedger do
     else
       case Journal.carry(run.journal, run.directory, &Table.store(table, &1)) do
         :ok -> recovered(state)
-        {:error, reason} -> failed(state, reason)
+        {:error, error} -> failed(state, error)
       end
     end
   end
@@ -245,19 +245,16 @@ defmodule Snakepit.Pool.PIDLedger do
   end
 
   # Once, not every second.
-  defp failed(%{failing: nil} = state, reason) do
+  defp failed(%{failing: nil} = state, error) do
     Logger.error("""
-    Snakepit's ledger in #{state.run.directory} cannot be written: #{describe(reason)}. \
+    Snakepit's ledger in #{state.run.directory} cannot be written: #{Exception.message(error)}. \
     Running workers go on and are ended in the end; none can be started until this is mended.\
     """)
 
-    %{state | failing: reason}
+    %{state | failing: error}
   end
 
-  defp failed(state, _reason), do: state
-
-  defp describe(%Error{} = error), do: Exception.message(error)
-  defp describe(reason), do: inspect(reason)
+  defp failed(state, _error), do: state
 
   defp schedule(state) do
     Process.send_after(self(), :carry, @carry_interval_ms)

@@ -121,6 +121,7 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
     os_pid = Program.sleeper()
     {first, :ok} = agent(fn -> ProcessRegistry.reserve_worker("w") end)
     monitor = Process.monitor(first)
+    GenServer.cast(ProcessRegistry, :watch_new)
     # What has happened to the first is heard before what has come of the worker.
     :ok = :sys.suspend(ProcessRegistry)
     Process.exit(first, :kill)
