@@ -178,14 +178,19 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
     assert :atomics.get(gate, 1) == 0
   end
 
-  test "the name of an owner that nobody watches yet is free as soon as somebody wants it" do
+  test "the name of an owner that died before anybody watched it is free again" do
     {owner, :ok} = agent(fn -> ProcessRegistry.reserve_worker("w") end)
     Process.exit(owner, :kill)
     assert {:error, %Error{reason: :already_registered}} = ProcessRegistry.reserve_worker("w")
-    # Asked after that, it has looked.
-    :sys.get_state(ProcessRegistry)
     eventually(fn -> not ProcessRegistry.worker_registered?("w") end)
     assert ProcessRegistry.reserve_worker("w") == :ok
+  end
+
+  test "one that is forgotten before anybody watches its owner is not watched" do
+    :ok = ProcessRegistry.reserve_worker("w")
+    :ok = ProcessRegistry.unregister_worker("w")
+    GenServer.cast(ProcessRegistry, :watch_new)
+    assert :sys.get_state(ProcessRegistry).workers == %{}
   end
 
   @tag config: [cleanup_max_retries: 1, cleanup_retry_interval_ms: 1]
