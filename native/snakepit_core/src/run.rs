@@ -32,6 +32,8 @@ pub struct Report {
 }
 
 const COLUMNS: Columns = Columns { uid: false, arguments: true, markers: true };
+/// For those who do not ask for arguments.
+const MARKS: Columns = Columns { arguments: false, ..COLUMNS };
 
 /// The live processes that carry this run id, in their environment or their arguments.
 ///
@@ -73,7 +75,7 @@ pub struct Member {
 /// [`Error::Os`] if the process table cannot be read.
 pub fn members(run_id: RunId) -> Result<Vec<Member>, Error> {
     let own = Owner::current()?;
-    let table = table::read(COLUMNS)?;
+    let table = table::read(MARKS)?;
     let parents: HashMap<i32, i32> =
         table.iter().map(|entry| (entry.pid.as_raw(), entry.parent)).collect();
     let mut members = Vec::new();
@@ -82,7 +84,7 @@ pub fn members(run_id: RunId) -> Result<Vec<Member>, Error> {
             continue;
         }
         let Some(process) = Process::open(entry.pid)? else { continue };
-        let now = process.inspect(COLUMNS)?;
+        let now = process.inspect(Columns::default())?;
         if !now.is_some_and(|now| now.start == entry.start && now.is_alive()) {
             continue;
         }
@@ -105,7 +107,7 @@ pub fn members(run_id: RunId) -> Result<Vec<Member>, Error> {
 ///
 /// [`Error::Os`] if the process table cannot be read.
 pub fn stop(run_id: RunId, users: Users, plan: &Plan) -> Result<Report, Error> {
-    stop_selected(run_id, &|entry| belongs(entry, run_id, users), plan)
+    stop_selected(run_id, &|entry| belongs(entry, run_id, users), COLUMNS, plan)
 }
 
 /// Ends every process that carries the marker or lineage of a run of this very BEAM, whosoever it is,
@@ -116,15 +118,16 @@ pub fn stop(run_id: RunId, users: Users, plan: &Plan) -> Result<Report, Error> {
 /// [`Error::Os`] if the process table cannot be read.
 pub fn sweep(run_id: RunId, plan: &Plan) -> Result<Report, Error> {
     let own = Owner::current()?;
-    stop_selected(run_id, &|entry| is_marked(entry, run_id, &own), plan)
+    stop_selected(run_id, &|entry| is_marked(entry, run_id, &own), MARKS, plan)
 }
 
 fn stop_selected(
     run_id: RunId,
     select: &dyn Fn(&Entry) -> bool,
+    columns: Columns,
     plan: &Plan,
 ) -> Result<Report, Error> {
-    let mut roots = Roots { identities: Vec::new(), select, columns: COLUMNS, freeze: true };
+    let mut roots = Roots { identities: Vec::new(), select, columns, freeze: true };
     // The whole tree is noted before anyone is asked to end: a parent that ends takes with it the
     // trace to descendants that carry no marker.
     let members = roots.list()?;
