@@ -45,6 +45,7 @@ defmodule Snakepit.Guardian do
 
   @call_timeout 60_000
   @connect_timeout 5_000
+  @no_door [:econnrefused, :enoent, :econnreset, :epipe, :closed]
 
   @type child :: %{id: pos_integer(), os_pid: pos_integer(), identity: binary()}
 
@@ -131,7 +132,7 @@ defmodule Snakepit.Guardian do
       {:ok, socket, token}
     else
       {:error, %Error{}} = error -> error
-      {:error, reason} -> {:error, %Error{operation: :connect, reason: reason}}
+      {:error, reason} -> {:error, not_connected(reason)}
     end
   end
 
@@ -149,8 +150,14 @@ defmodule Snakepit.Guardian do
       {:ok, socket, token}
     else
       {:error, %Error{}} = error -> error
-      {:error, reason} -> {:error, %Error{operation: :connect, reason: reason}}
+      {:error, reason} -> {:error, not_connected(reason)}
     end
+  end
+
+  # Its door goes with the guardian, and its server may not have heard of that yet.
+  defp not_connected(reason) do
+    reason = if reason in @no_door, do: :guardian_down, else: reason
+    %Error{operation: :connect, reason: reason}
   end
 
   defp markers(worker_id) do

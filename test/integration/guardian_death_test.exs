@@ -159,6 +159,25 @@ defmodule Snakepit.GuardianDeathTest do
     Beam.kill(beam)
   end
 
+  test "who starts something at the moment of its death gets it from the next one" do
+    beam = Beam.start()
+
+    # Ten callers, so that some of them come to the old one's door when it is shut.
+    code = ~S"""
+    guardian = to_string(Snakepit.Guardian.os_pid())
+    start = fn -> Task.async(fn -> Snakepit.cmd("echo", ["here"], stderr_to_stdout: true) end) end
+    System.cmd("kill", ["-KILL", guardian])
+    tasks = for _ <- 1..10, do: start.()
+    for answer <- Task.await_many(tasks, 30_000), do: inspect(answer)
+    """
+
+    answers = for _ <- 1..@rounds, answer <- Beam.run(beam, code), do: answer
+    # One that has its process already, when the news comes, loses it.
+    served = Enum.reject(answers, &(&1 =~ "operation: :cmd, reason: :guardian_down"))
+    assert Enum.uniq(served) == [inspect({"here\n", 0})]
+    Beam.kill(beam)
+  end
+
   test "an application that stops keeps no caller waiting either" do
     beam = Beam.start()
 

@@ -88,6 +88,9 @@ defmodule Snakepit.Worker.Launch do
   # It was the child of a guardian that died before the release, and this one does not know it.
   defp passes?(%Error{operation: :release, reason: :esrch}, _id), do: true
 
+  # It was the door of that guardian at which the connection was made.
+  defp passes?(%Error{step: :stdio, reason: :enotconn}, _id), do: true
+
   # The registry was started anew in between.
   defp passes?(%Error{reason: :not_reserved}, _id), do: true
 
