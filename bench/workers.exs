@@ -21,8 +21,13 @@ defmodule Snakepit.Bench.Workers do
   @ping_interval 2_000
   @interpreters 100
 
-  # Answers heartbeats with what every shell has.
-  @lifeline ~S(while IFS= read -r line <&3; do echo "PONG:${line#PING:}:0" >&3; done)
+  # Answers heartbeats, and says when: by a clock that bash has and other shells do not.
+  @lifeline ~S"""
+  while IFS= read -r line <&3; do
+    now=${EPOCHREALTIME/[.,]/}
+    echo "PONG:${line#PING:}:${now%???}" >&3
+  done
+  """
   @python "import os, time; os.write(1, b'ready\\n'); time.sleep(600)"
 
   @impl true
@@ -79,13 +84,13 @@ defmodule Snakepit.Bench.Workers do
   defp heartbeats do
     progress("#{@many} workers with heartbeats")
     heartbeat = [ping_interval: @ping_interval]
-    sh = System.find_executable("sh")
+    bash = System.find_executable("bash")
 
     workers =
       1..@many
       |> Enum.map(fn _ ->
         {:ok, worker} =
-          Worker.start_link(cmd: [sh, "-c", @lifeline], heartbeat: heartbeat, ready: :heartbeat)
+          Worker.start_link(cmd: [bash, "-c", @lifeline], heartbeat: heartbeat, ready: :heartbeat)
 
         worker
       end)
@@ -207,12 +212,12 @@ defmodule Snakepit.Bench.Workers do
       max_missed_heartbeats: misses
     ]
 
-    sh = System.find_executable("sh")
+    bash = System.find_executable("bash")
 
     times =
       for _round <- 1..10 do
         {:ok, worker} =
-          Worker.start_link(cmd: [sh, "-c", @lifeline], heartbeat: heartbeat, ready: :heartbeat)
+          Worker.start_link(cmd: [bash, "-c", @lifeline], heartbeat: heartbeat, ready: :heartbeat)
 
         pause(:rand.uniform(interval))
         monitor = Process.monitor(worker)

@@ -29,6 +29,10 @@ defmodule Snakepit.HeartbeatMonitor do
 
       PONG:<ts>:<now>\\n
 
+  With that time, the latency is known whenever the pong is looked at, which need not be before the next
+  ping. A process that gives none, or not this machine's, may answer with anything in its place; its
+  pongs are looked for a moment after each ping, which costs the BEAM more.
+
   When the socket is closed, the BEAM is gone, and the process should go too. All of it in Python:
 
       import os, socket, threading, time
@@ -62,10 +66,11 @@ defmodule Snakepit.HeartbeatMonitor do
   # It bounds what a process that floods its lifeline can do to the BEAM.
   @reads_per_turn 4
 
-  # Between the times at which pings go out together. Wider, and those that go out last wait for it.
-  @widest_grid_ms 50
+  # Between the times at which pings go out together. Wider, and those that answer last wait for it.
+  @widest_grid_ms 100
 
-  # When to look for the pong. It is also the least latency that can be told.
+  # When to look for the pong of a process that does not tell when it answered. It is also the least
+  # latency that can be told then.
   @look_ms 3
 
   @defaults [
@@ -144,6 +149,8 @@ defmodule Snakepit.HeartbeatMonitor do
        pongs: 0,
        last_pong_at: nil,
        last_latency: nil,
+       # Whether its pongs say when it answered.
+       tells_time?: false,
        # The timestamp of the ping in flight, and when its pong is a miss.
        in_flight: nil,
        deadline: nil,
@@ -165,6 +172,8 @@ defmodule Snakepit.HeartbeatMonitor do
 
   @impl true
   def handle_call(:health, _from, state) do
+    state = state |> read() |> catch_up()
+
     status =
       cond do
         state.missed > 0 -> :unhealthy
@@ -184,10 +193,12 @@ defmodule Snakepit.HeartbeatMonitor do
     {:reply, health, state}
   end
 
-  def handle_call(:force_ping, _from, %{in_flight: nil} = state),
-    do: {:reply, :ok, state |> disarm() |> ping()}
-
-  def handle_call(:force_ping, _from, state), do: {:reply, :ok, state}
+  def handle_call(:force_ping, _from, state) do
+    case read(state) do
+      %{in_flight: nil} = state -> {:reply, :ok, state |> disarm() |> ping()}
+      state -> {:reply, :ok, state}
+    end
+  end
 
   @impl true
   def handle_info({:timeout, timer, :tick}, %{timer: timer} = state), do: tick(state, now())
@@ -199,7 +210,7 @@ defmodule Snakepit.HeartbeatMonitor do
     state = %{state | pinger_busy?: false}
 
     if answer,
-      do: {:noreply, state |> pong() |> catch_up()},
+      do: {:noreply, state |> pong(nil) |> catch_up()},
       # Again, within the same threshold.
       else: {:noreply, state |> disarm() |> arm(min(now() + state.ping_interval, state.deadline))}
   end
@@ -280,11 +291,12 @@ defmodule Snakepit.HeartbeatMonitor do
     arm(state, min(state.deadline, next_look(state, now)))
   end
 
-  # The pongs of all who were pinged together are looked at together: most are there after a moment,
-  # and only for the others does a message have to wake the BEAM. The first pong is awaited at once,
-  # because others wait for it.
-  defp next_look(%{ping: nil, pongs: pongs}, now) when pongs > 0, do: now + @look_ms
-  defp next_look(%{ping: nil}, now), do: now
+  # The first pong is awaited at once, because others wait for it. After that, those that say when they
+  # were sent are looked at when it is time for the next ping, and others together with those of all who
+  # were pinged together: most are there after a moment, and only for the rest does a message have to
+  # wake the BEAM.
+  defp next_look(%{ping: nil, pongs: 0}, now), do: now
+  defp next_look(%{ping: nil, tells_time?: false}, now), do: now + @look_ms
   defp next_look(state, _now), do: next_ping(state)
 
   # At a time that others have too, up to a twentieth of the interval early: to wake the BEAM takes
@@ -346,16 +358,20 @@ defmodule Snakepit.HeartbeatMonitor do
   end
 
   defp take(state, data) do
-    {timestamps, rest} = Lifeline.pongs(state.rest <> data)
-    Enum.reduce(timestamps, %{state | rest: rest}, &answered/2)
+    {pongs, rest} = Lifeline.pongs(state.rest <> data)
+    Enum.reduce(pongs, %{state | rest: rest}, &answered/2)
   end
 
-  defp answered(timestamp, %{in_flight: timestamp} = state), do: pong(state)
+  defp answered({timestamp, after_ms}, %{in_flight: timestamp} = state), do: pong(state, after_ms)
   # One to an earlier ping is a sign of life, but no answer to the one in flight.
-  defp answered(_earlier, state), do: alive(state)
+  defp answered(_earlier, state), do: alive(state, now())
 
-  defp pong(state) do
-    latency = now() - state.pinged_at
+  # `after_ms` is what its process says, by its own clock.
+  defp pong(state, after_ms) do
+    elapsed = now() - state.pinged_at
+    # The last millisecond may have begun for one and not for the other.
+    tells_time? = after_ms != nil and after_ms in 0..(elapsed + 1)
+    latency = if tells_time?, do: min(after_ms, elapsed), else: elapsed
 
     Telemetry.execute(
       [:snakepit, :heartbeat, :pong_received],
@@ -363,12 +379,13 @@ defmodule Snakepit.HeartbeatMonitor do
       metadata(state)
     )
 
-    alive(%{state | in_flight: nil, last_latency: latency})
+    state = %{state | in_flight: nil, last_latency: latency, tells_time?: tells_time?}
+    alive(state, state.pinged_at + latency)
   end
 
-  defp alive(state) do
+  defp alive(state, at) do
     if state.pongs == 0, do: send(state.worker, {__MODULE__, self(), :first_pong})
-    %{state | missed: 0, pongs: state.pongs + 1, last_pong_at: now()}
+    %{state | missed: 0, pongs: state.pongs + 1, last_pong_at: at}
   end
 
   defp metadata(state), do: %{worker_id: state.worker_id, worker_pid: state.worker}

@@ -84,7 +84,7 @@ defmodule Snakepit.Telemetry do
   | measurement | | metadata | |
   |---|---|---|---|
   | `count` | 1 | `worker_id` | its worker |
-  | `latency_ms` | since the ping | `worker_pid` | the worker's BEAM process |
+  | `latency_ms` | from the ping to the pong | `worker_pid` | the worker's BEAM process |
 
   ### `[:snakepit, :heartbeat, :timeout]`
 

@@ -25,6 +25,31 @@ defmodule Snakepit.HeartbeatMonitorTest do
     assert (health(worker).pings_sent - health(worker).pongs_received) in [0, 1]
   end
 
+  # Without asking for the health, which would have it look.
+  defp after_pings(worker, count) do
+    monitor = :sys.get_state(worker).monitor
+    eventually(fn -> :sys.get_state(monitor).pings >= count end)
+    :sys.get_state(monitor)
+  end
+
+  test "a process that says when it answered is not looked at before the next ping" do
+    worker = start(["slow", 20], ping_interval: 1_000)
+    state = after_pings(worker, 3)
+    assert state.tells_time?
+    # That of the ping before: otherwise it is the interval.
+    assert state.last_latency in 20..900
+    assert state.pongs == 2
+    eventually(fn -> health(worker).pongs_received == 3 end)
+  end
+
+  test "a process with another clock is looked at for its latency" do
+    worker = start(["clock", 3_600_000], ping_interval: 1_000)
+    state = after_pings(worker, 3)
+    refute state.tells_time?
+    assert state.last_latency < 900
+    assert %{status: :healthy} = health(worker)
+  end
+
   test "a process that is stopped is found in time, and its tree is gone" do
     {threshold, misses, interval} = {200, 3, 100}
 

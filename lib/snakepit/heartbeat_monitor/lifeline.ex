@@ -10,13 +10,27 @@ defmodule Snakepit.HeartbeatMonitor.Lifeline do
   def ping(socket, timestamp),
     do: :socket.send(socket, ["PING:", Integer.to_string(timestamp), ?\n], [], 0)
 
-  @doc "The timestamps of all pongs in what has arrived, as text, and the beginning of the next line."
-  @spec pongs(binary()) :: {[binary()], binary()}
+  @typedoc "The timestamp of a ping, as text, and how many milliseconds later it was answered."
+  @type pong :: {binary(), integer() | nil}
+
+  @doc "All pongs in what has arrived, and the beginning of the next line."
+  @spec pongs(binary()) :: {[pong()], binary()}
   def pongs(data) do
     [rest | lines] = data |> :binary.split("\n", [:global]) |> Enum.reverse()
     rest = if byte_size(rest) > @max_line, do: "", else: :binary.copy(rest)
-    {for("PONG:" <> answer <- Enum.reverse(lines), do: timestamp(answer)), rest}
+    {for("PONG:" <> answer <- Enum.reverse(lines), do: pong(answer)), rest}
   end
 
-  defp timestamp(answer), do: answer |> :binary.split(":") |> hd()
+  # Whatever it is, it is a sign of life. That its times are none is another matter.
+  defp pong(answer) do
+    [timestamp | rest] = :binary.split(answer, ":")
+
+    with [now] <- rest,
+         {answered, _rest} <- Integer.parse(now),
+         {asked, ""} <- Integer.parse(timestamp) do
+      {timestamp, answered - asked}
+    else
+      _no_time -> {timestamp, nil}
+    end
+  end
 end
