@@ -77,16 +77,20 @@ impl Roots<'_> {
         &self,
         mut visit: impl FnMut(Member) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let roots: HashMap<i32, &Identity> =
-            self.identities.iter().map(|identity| (identity.pid.as_raw(), identity)).collect();
+        // More than one may have had a pid.
+        let mut roots: HashMap<i32, Vec<&Identity>> = HashMap::new();
+        for identity in &self.identities {
+            roots.entry(identity.pid.as_raw()).or_default().push(identity);
+        }
         let table = table::read(self.columns)?;
         // Order: the table first. A root that is still there now had its pid during the whole pass,
         // so the entry with that pid is the root's, and those that name it as parent descend from it.
         let mut present = HashSet::new();
         for entry in &table {
-            let Some(root) = roots.get(&entry.pid.as_raw()) else { continue };
-            if root.start == entry.start && matches!(Process::reopen(root, None)?, Found::Same(_)) {
-                present.insert(entry.pid.as_raw());
+            for root in noted(&roots, entry) {
+                if matches!(Process::reopen(root, None)?, Found::Same(_)) {
+                    present.insert(entry.pid.as_raw());
+                }
             }
         }
         for entry in self.closure(&table, &present) {
@@ -124,7 +128,7 @@ impl Roots<'_> {
     fn confirm(
         &self,
         entry: &Entry,
-        roots: &HashMap<i32, &Identity>,
+        roots: &HashMap<i32, Vec<&Identity>>,
     ) -> Result<Option<Process>, Error> {
         let process = match Process::open(entry.pid) {
             Ok(Some(process)) => process,
@@ -136,15 +140,24 @@ impl Roots<'_> {
             return Ok(None);
         }
         // Same pid, same start time: on one clock tick that can be two processes. It is the one
-        // that was listed if its kernel handle is the root's, or it carries the marker, or it has
-        // the listed parent (then it descends from a root itself), or the tick had passed.
-        let handle = |identity: &Identity| identity.handle.clone();
-        let same = match roots.get(&entry.pid.as_raw()).and_then(|root| handle(root)) {
-            Some(root) => handle(process.identity()) == Some(root),
-            None => entry.settled || now.parent == entry.parent || (self.select)(&now),
-        };
+        // that was listed if its kernel handle is a root's, or it carries the marker, or it has the
+        // listed parent (then it descends from a root itself), or the tick had passed.
+        let handles: Vec<_> = noted(roots, entry).filter_map(|root| root.handle.as_ref()).collect();
+        let known = process.identity().handle.as_ref().is_some_and(|own| handles.contains(&own));
+        let likely = handles.is_empty() && (entry.settled || now.parent == entry.parent);
+        let same = known || likely || (self.select)(&now);
         Ok(same.then_some(process))
     }
+}
+
+/// The roots that an entry may be. One of another start time is another process, which had this pid
+/// before, and says nothing of it.
+fn noted<'r>(
+    roots: &'r HashMap<i32, Vec<&Identity>>,
+    entry: &Entry,
+) -> impl Iterator<Item = &'r Identity> + use<'r> {
+    let (pid, start) = (entry.pid.as_raw(), entry.start);
+    roots.get(&pid).into_iter().flatten().copied().filter(move |root| root.start == start)
 }
 
 /// Kills the tree: pass after pass until one finds nothing, or `deadline` has come.

@@ -84,6 +84,30 @@ fn several_roots_and_the_selected_ones_are_one_tree() {
 }
 
 #[test]
+fn one_that_had_the_pid_before_does_not_hide_who_has_it_now() {
+    let (noted, selected) = (Spawned::polite(), Spawned::polite());
+    let before = |child: &Spawned| {
+        let own = support::identify(std::process::id().try_into().unwrap());
+        Identity { pid: child.pid(), start: 1, ..own }
+    };
+    // Whichever of the two with the same pid comes first.
+    for identities in [
+        vec![before(&noted), noted.identity(), before(&selected)],
+        vec![noted.identity(), before(&noted), before(&selected)],
+    ] {
+        let pid = selected.pid();
+        let select = move |entry: &snakepit_core::table::Entry| entry.pid == pid;
+        let columns = Columns::default();
+        let list = Roots { identities, select: &select, columns, freeze: false }.list().unwrap();
+        let mut pids: Vec<i32> = list.iter().map(|identity| identity.pid.as_raw()).collect();
+        pids.sort_unstable();
+        let mut expected = [noted.raw(), selected.raw()];
+        expected.sort_unstable();
+        assert_eq!(pids, expected);
+    }
+}
+
+#[test]
 fn this_process_and_its_ancestors_are_no_part_of_a_tree() {
     let (top, descendants) = family();
     let own = std::process::id().try_into().unwrap();
