@@ -167,4 +167,13 @@ defmodule Snakepit.GuardianTest do
       Guardian.signal(child, :nonsense)
     end
   end
+
+  test "a door that is not there is the guardian's death, of which nobody has heard yet" do
+    door = :sys.get_state(Guardian).socket
+    File.rename!(door, door <> ".away")
+    answers = [Guardian.connect(), Guardian.connect_socket()]
+    File.rename!(door <> ".away", door)
+    error = {:error, %Error{operation: :connect, reason: :guardian_down}}
+    assert answers == [error, error]
+  end
 end
