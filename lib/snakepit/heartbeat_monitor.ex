@@ -251,9 +251,10 @@ defmodule Snakepit.HeartbeatMonitor do
   end
 
   # After a pong that took longer than the interval: the timer waits for the end of the threshold.
-  defp catch_up(%{in_flight: nil} = state) do
+  # Before the first ping there is none.
+  defp catch_up(%{in_flight: nil, due: due} = state) when due != nil do
     next = next_ping(state)
-    if state.due > next, do: state |> disarm() |> arm(max(next, now())), else: state
+    if due > next, do: state |> disarm() |> arm(max(next, now())), else: state
   end
 
   defp catch_up(state), do: state
