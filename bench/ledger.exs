@@ -9,7 +9,7 @@ defmodule Snakepit.Bench.Ledger do
   import Snakepit.Bench
 
   alias Snakepit.{Command, Guardian, Native}
-  alias Snakepit.Bench.{DeadRuns, Spawning}
+  alias Snakepit.Bench.{DeadRuns, SecondBeam, Spawning}
   alias Snakepit.Ledger.DeadRun
   alias Snakepit.Pool.ProcessRegistry
   alias Snakepit.Test.BeamPort
@@ -158,7 +158,7 @@ defmodule Snakepit.Bench.Ledger do
     fatal = :rand.uniform(@registrations)
     acknowledged = collect([], fatal, fn -> kill(os_pid) end)
     for socket <- sockets, do: :gen_tcp.close(socket)
-    await_exit(beam)
+    SecondBeam.await_end(beam)
     [run] = File.ls!(directory)
     dead = DeadRun.read(run, Path.join(directory, run), make_ref())
 
@@ -296,29 +296,8 @@ defmodule Snakepit.Bench.Ledger do
     :dets.sync(table)
   end
 
-  defp with_directory(fun) do
-    unique = System.unique_integer([:positive])
-    directory = Path.join(System.tmp_dir!(), "snakepit_bench_#{System.pid()}_#{unique}")
-    File.mkdir_p!(directory)
-
-    try do
-      fun.(directory)
-    after
-      File.rm_rf!(directory)
-    end
-  end
-
   defp kill(os_pid) do
     {_output, 0} = System.cmd("kill", ["-KILL", "#{os_pid}"])
     :ok
-  end
-
-  defp await_exit(beam) do
-    receive do
-      {^beam, {:exit_status, _status}} -> :ok
-      {^beam, {:data, _output}} -> await_exit(beam)
-    after
-      60_000 -> raise "the second BEAM does not end"
-    end
   end
 end

@@ -140,6 +140,20 @@ defmodule Snakepit.Bench do
     values |> Enum.sort() |> Enum.at(ceil(length(values) * percent / 100) - 1)
   end
 
+  @doc "Runs `fun` with a directory of its own, which is gone afterwards."
+  @spec with_directory((Path.t() -> value)) :: value when value: term()
+  def with_directory(fun) do
+    unique = System.unique_integer([:positive])
+    directory = Path.join(System.tmp_dir!(), "snakepit_bench_#{System.pid()}_#{unique}")
+    File.mkdir_p!(directory)
+
+    try do
+      fun.(directory)
+    after
+      File.rm_rf!(directory)
+    end
+  end
+
   @doc "Tells whoever is waiting what goes on."
   @spec progress(String.t()) :: :ok
   def progress(text), do: IO.puts(:stderr, "  #{text}")

@@ -23,22 +23,22 @@ defmodule Snakepit.Bench.DeadRuns do
           value
         when value: term()
   def with_dead_runs(runs, orphans, fun) do
-    unique = System.unique_integer([:positive])
-    directory = Path.join(System.tmp_dir!(), "snakepit_bench_#{System.pid()}_#{unique}")
-    File.mkdir_p!(directory)
-    beams = for _run <- 1..runs//1, do: BeamPort.open(data_dir: directory)
+    Snakepit.Bench.with_directory(fn directory ->
+      beams = for _run <- 1..runs//1, do: BeamPort.open(data_dir: directory)
 
-    try do
-      run_ids = kill_all(Enum.map(beams, &fill(&1, orphans)))
-      value = fun.(directory, run_ids)
-      left = for run_id <- run_ids, do: members(run_id)
-      if Enum.sum(left) > 0, do: raise("orphans are left: #{inspect(left)}")
-      value
-    after
-      for beam <- beams, Port.info(beam), do: SecondBeam.stop(beam)
-      for run_id <- File.ls!(directory), do: {:ok, _count} = ProcessKiller.kill_by_run_id(run_id)
-      File.rm_rf!(directory)
-    end
+      try do
+        run_ids = kill_all(Enum.map(beams, &fill(&1, orphans)))
+        value = fun.(directory, run_ids)
+        left = for run_id <- run_ids, do: members(run_id)
+        if Enum.sum(left) > 0, do: raise("orphans are left: #{inspect(left)}")
+        value
+      after
+        for beam <- beams, Port.info(beam), do: SecondBeam.stop(beam)
+
+        for run_id <- File.ls!(directory),
+            do: {:ok, _count} = ProcessKiller.kill_by_run_id(run_id)
+      end
+    end)
   end
 
   defp fill(beam, orphans) do
@@ -72,7 +72,7 @@ defmodule Snakepit.Bench.DeadRuns do
 
     for %{beam: beam, os_pid: os_pid, guardian: guardian} <- doomed do
       for one <- [os_pid, guardian], do: signal(one, "KILL")
-      await_exit(beam)
+      SecondBeam.await_end(beam)
     end
 
     for %{run_id: run_id, orphans: orphans} <- doomed do
@@ -126,14 +126,5 @@ defmodule Snakepit.Bench.DeadRuns do
   defp signal(os_pid, name) do
     {_output, 0} = System.cmd("kill", ["-#{name}", "#{os_pid}"])
     :ok
-  end
-
-  defp await_exit(beam) do
-    receive do
-      {^beam, {:exit_status, _status}} -> :ok
-      {^beam, {:data, _output}} -> await_exit(beam)
-    after
-      @patience_ms -> raise "the second BEAM does not end"
-    end
   end
 end

@@ -18,16 +18,15 @@ defmodule Snakepit.Bench.SecondBeam do
   @doc "Runs `fun` while it is there."
   @spec with_beam((t() -> value)) :: value when value: term()
   def with_beam(fun) do
-    directory = Path.join(System.tmp_dir!(), "snakepit_bench_#{System.pid()}_#{unique()}")
-    File.mkdir_p!(directory)
-    beam = start(directory)
+    Snakepit.Bench.with_directory(fn directory ->
+      beam = start(directory)
 
-    try do
-      fun.(beam)
-    after
-      stop(beam.port)
-      File.rm_rf!(directory)
-    end
+      try do
+        fun.(beam)
+      after
+        stop(beam.port)
+      end
+    end)
   end
 
   @doc "Evaluates code there. Gives its value, which must be one that can be written down."
@@ -52,8 +51,12 @@ defmodule Snakepit.Bench.SecondBeam do
   # Whether it was killed or not: its end of file and its exit status come from the same place.
   def stop(port) do
     ask_to_stop(port)
-    await_end(port, System.monotonic_time(:millisecond) + @patience_ms)
+    await_end(port)
   end
+
+  @doc "Waits until the BEAM behind a port is gone, for whatever reason."
+  @spec await_end(port()) :: :ok
+  def await_end(port), do: await_end(port, System.monotonic_time(:millisecond) + @patience_ms)
 
   # The port of one that was killed closes at any moment, so looking first whether it is open would
   # say nothing about the moment after.
@@ -76,6 +79,4 @@ defmodule Snakepit.Bench.SecondBeam do
         end
     end
   end
-
-  defp unique, do: System.unique_integer([:positive])
 end
