@@ -9,6 +9,7 @@ defmodule Snakepit.Test.Coverage do
   @modules [
     Snakepit.Auditor,
     Snakepit.Guardian,
+    Snakepit.Guardian.Ending,
     Snakepit.Guardian.Predecessor,
     Snakepit.Guardian.Server,
     Snakepit.Pool.ApplicationCleanup,

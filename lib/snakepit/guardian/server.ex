@@ -11,7 +11,7 @@ defmodule Snakepit.Guardian.Server do
   require Logger
 
   alias Snakepit.{Error, Guardian, Native, OSProcess, Telemetry}
-  alias Snakepit.Guardian.{Child, Environment, Predecessor}
+  alias Snakepit.Guardian.{Child, Ending, Environment, Predecessor}
   alias Snakepit.Pool.PIDLedger
 
   # Children kept waiting at the gate, so that the next one asked for is there already.
@@ -39,7 +39,7 @@ defmodule Snakepit.Guardian.Server do
     run = Keyword.fetch!(opts, :run)
     config = Keyword.fetch!(opts, :config)
     # Order: before there is another one, so that no two of them act for one run.
-    if Predecessor.await_end(run, config.watchdog.grace_period_ms), do: sweep(run)
+    if Predecessor.await_end(run, config.watchdog.grace_period_ms), do: Ending.sweep(run)
     # Tests have guardians that misbehave.
     executable = Keyword.get_lazy(opts, :executable, &executable/0)
     # Not over standard input and output: those stay the BEAM's, for children that inherit them.
@@ -215,7 +215,7 @@ defmodule Snakepit.Guardian.Server do
 
     # A new guardian opens a door of its own.
     File.rm(state.socket)
-    sweep(state.run)
+    Ending.sweep(state.run)
     Predecessor.forget(state.run)
   end
 
@@ -223,8 +223,8 @@ defmodule Snakepit.Guardian.Server do
   # death of the BEAM, so whatever the reason, it ends everything and then itself.
   def terminate(_reason, state) do
     if command(state.port, {:stop_all, state.grace_ms}),
-      do: await_all_gone(state.port, state.run),
-      else: sweep(state.run)
+      do: Ending.await_all_gone(state.port, state.run),
+      else: Ending.sweep(state.run)
 
     # What the guardian said of their end was not passed on, and nobody else will say it.
     for {_id, child} <- state.children, do: Child.fail(child, :guardian_down)
@@ -232,41 +232,6 @@ defmodule Snakepit.Guardian.Server do
     Native.process_await([state.process.identity], @guardian_end_ms)
     Predecessor.forget(state.run)
   end
-
-  defp await_all_gone(port, run) do
-    receive do
-      {^port, {:exit_status, _status}} ->
-        sweep(run)
-
-      {:EXIT, ^port, _reason} ->
-        sweep(run)
-
-      {^port, {:data, frame}} ->
-        case Native.wire_decode(frame) do
-          {:ok, {:all_gone, _stopped, _killed, []}} -> :ok
-          {:ok, {:all_gone, _stopped, _killed, left}} -> log_survivors(left)
-          _other -> await_all_gone(port, run)
-        end
-    end
-  end
-
-  defp log_survivors(os_pids) do
-    Logger.error(
-      "Snakepit: processes survived the stop of the application: #{Error.pids(os_pids)}"
-    )
-  end
-
-  defp sweep(run), do: run.id |> Native.run_sweep(0, 5_000) |> log_sweep()
-
-  # For tests: no process survives SIGKILL, and no process table is unreadable, because one asks.
-  @doc false
-  def log_sweep({:ok, %{survivors: []}}), do: :ok
-
-  def log_sweep({:ok, %{survivors: left}}),
-    do: Logger.error("Snakepit: still there after the sweep: #{inspect(left)}")
-
-  def log_sweep({:error, reason}),
-    do: Logger.error("Snakepit: the sweep failed: #{inspect(reason)}")
 
   defp handle_event({:ready, id, os_pid, identity}, state) do
     serve_waiting(%{state | ready: :queue.in({id, os_pid, identity}, state.ready)})

@@ -5,7 +5,7 @@ defmodule Snakepit.Guardian.ServerTest do
   import ExUnit.CaptureLog
 
   alias Snakepit.{Command, Error, Guardian}
-  alias Snakepit.Guardian.Server
+  alias Snakepit.Guardian.{Ending, Server}
   alias Snakepit.Test.{BadGuardian, Program, ProcScan}
 
   @info {"Info", [0, 0, 0]}
@@ -246,10 +246,10 @@ defmodule Snakepit.Guardian.ServerTest do
   end
 
   test "a sweep that leaves something is told" do
-    assert Server.log_sweep({:ok, %{survivors: []}}) == :ok
+    assert Ending.log_sweep({:ok, %{survivors: []}}) == :ok
     survivors = {:ok, %{survivors: [{72, "identity"}]}}
-    assert capture_log(fn -> Server.log_sweep(survivors) end) =~ "still there after the sweep"
-    assert capture_log(fn -> Server.log_sweep({:error, {:eacces, nil}}) end) =~ "the sweep failed"
+    assert capture_log(fn -> Ending.log_sweep(survivors) end) =~ "still there after the sweep"
+    assert capture_log(fn -> Ending.log_sweep({:error, {:eacces, nil}}) end) =~ "the sweep failed"
   end
 
   test "without a guardian nobody can connect" do

@@ -1,0 +1,52 @@
+defmodule Snakepit.Guardian.Ending do
+  @moduledoc false
+
+  # What is left to do when there is no guardian any more, or there will be none: waiting until it has
+  # ended everything, and sweeping up what it could not.
+
+  require Logger
+
+  alias Snakepit.{Error, Native, Run}
+
+  # What the kernel may take to carry out SIGKILL.
+  @kill_wait_ms 5_000
+
+  @doc "Waits for a guardian that was asked to end everything; if it dies over that, sweeps up."
+  @spec await_all_gone(port(), Run.t()) :: :ok
+  def await_all_gone(port, run) do
+    receive do
+      {^port, {:exit_status, _status}} ->
+        sweep(run)
+
+      {:EXIT, ^port, _reason} ->
+        sweep(run)
+
+      {^port, {:data, frame}} ->
+        case Native.wire_decode(frame) do
+          {:ok, {:all_gone, _stopped, _killed, []}} -> :ok
+          {:ok, {:all_gone, _stopped, _killed, left}} -> log_survivors(left)
+          _other -> await_all_gone(port, run)
+        end
+    end
+  end
+
+  defp log_survivors(os_pids) do
+    Logger.error(
+      "Snakepit: processes survived the stop of the application: #{Error.pids(os_pids)}"
+    )
+  end
+
+  @doc "Ends everything that carries the marks of the run."
+  @spec sweep(Run.t()) :: :ok
+  def sweep(run), do: run.id |> Native.run_sweep(0, @kill_wait_ms) |> log_sweep()
+
+  # For tests: no process survives SIGKILL, and no process table is unreadable, because one asks.
+  @doc false
+  def log_sweep({:ok, %{survivors: []}}), do: :ok
+
+  def log_sweep({:ok, %{survivors: left}}),
+    do: Logger.error("Snakepit: still there after the sweep: #{inspect(left)}")
+
+  def log_sweep({:error, reason}),
+    do: Logger.error("Snakepit: the sweep failed: #{inspect(reason)}")
+end
