@@ -19,13 +19,12 @@ defmodule Snakepit.GuardianDeathTest do
     guardian = Snakepit.Guardian.os_pid()
     server = Process.monitor(Snakepit.Guardian)
     :ok = :sys.suspend(Snakepit.Supervisor)
-    counter = :counters.new(1, [])
+    done = :atomics.new(1, [])
     command = Snakepit.Command.new!(cmd: ["sh", "-c", #{inspect(Family.script(token))}])
 
-    done = fn ->
-      :counters.add(counter, 1, 1)
-
-      if :counters.get(counter, 1) == #{fatal},
+    count = fn ->
+      # In one go: of two that add before either reads, neither would see its own number.
+      if :atomics.add_get(done, 1, 1) == #{fatal},
         do: System.cmd("kill", ["-KILL", Integer.to_string(guardian)])
 
       :ok
@@ -33,11 +32,11 @@ defmodule Snakepit.GuardianDeathTest do
 
     round = fn number ->
       with {:ok, child} <- Snakepit.Guardian.spawn(command, worker_id: "w\#{number}"),
-           :ok <- done.(),
+           :ok <- count.(),
            :ok <- Snakepit.Guardian.release(child),
-           :ok <- done.(),
+           :ok <- count.(),
            :ok <- (if rem(number, 2) == 0, do: Snakepit.Guardian.stop(child, timeout_ms: 50), else: :ok) do
-        done.()
+        count.()
       end
     end
 

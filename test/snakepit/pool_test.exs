@@ -34,14 +34,11 @@ defmodule Snakepit.PoolTest do
   end
 
   test "one that is slow to get ready does not hold up the others" do
-    counter = :counters.new(1, [])
+    last = :atomics.new(1, [])
 
     ready = fn ->
       # The first of them is never ready.
-      unless Process.get(:number) do
-        :counters.add(counter, 1, 1)
-        Process.put(:number, :counters.get(counter, 1))
-      end
+      unless Process.get(:number), do: Process.put(:number, :atomics.add_get(last, 1, 1))
 
       Process.get(:number) > 1
     end

@@ -67,11 +67,11 @@ defmodule Snakepit.Test.Workers do
   taken. Does not return.
   """
   def storm(count, steps, cmd, fun) do
-    counter = :counters.new(1, [:atomics])
+    taken = :atomics.new(1, [])
 
     step = fn ->
-      :counters.add(counter, 1, 1)
-      if :counters.get(counter, 1) == steps, do: fun.()
+      # In one go: of two that add before either reads, neither would see its own number.
+      if :atomics.add_get(taken, 1, 1) == steps, do: fun.()
       :ok
     end
 
