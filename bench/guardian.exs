@@ -14,6 +14,8 @@ defmodule Snakepit.Bench.Guardian do
   alias Snakepit.Bench.{BareLoop, SecondBeam, Spawning}
 
   @rounds 5
+  # Of what takes moments: as many as steady a median.
+  @short_rounds 15
   @few 200
   @many 1000
   @heap_gib 4
@@ -47,7 +49,7 @@ defmodule Snakepit.Bench.Guardian do
       spawn: fn -> BareLoop.start(loop, :spawn, @few).started end
     ]
 
-    us = rounds("#{@few} one after the other", ways)
+    us = rounds("#{@few} one after the other", ways, @short_rounds)
     p50 = &percentile(&1, 50)
 
     # The median is what most callers meet. What it leaves out, because some other caller or some
@@ -79,7 +81,7 @@ defmodule Snakepit.Bench.Guardian do
       fork: fn -> Enum.sum(BareLoop.start(loop, :fork, @many).started) end
     ]
 
-    us = rounds("#{@many} at once", ways)
+    us = rounds("#{@many} at once", ways, @short_rounds)
     per_second = fn us -> @many / (us / 1_000_000) end
 
     [
@@ -104,7 +106,7 @@ defmodule Snakepit.Bench.Guardian do
           for {way, beam} <- [full: full, empty: empty],
               do: {way, fn -> SecondBeam.run(beam, code) end}
 
-        us = rounds("#{@heap_gib} GiB of heap", ways)
+        us = rounds("#{@heap_gib} GiB of heap", ways, @short_rounds)
 
         [
           row(
@@ -124,7 +126,7 @@ defmodule Snakepit.Bench.Guardian do
       fork: fn -> BareLoop.start(loop, :fork, @many).killed end
     ]
 
-    found = rounds("kill -9 of a BEAM with #{@many}", ways)
+    found = rounds("kill -9 of a BEAM with #{@many}", ways, @rounds)
 
     # The proportional share counts each page once: a page of libc is divided among all that use it, a
     # page of the guardian's own among it and the children that wait at the gate, which is why those
@@ -169,10 +171,10 @@ defmodule Snakepit.Bench.Guardian do
     String.to_integer(kb)
   end
 
-  defp rounds(label, ways) do
+  defp rounds(label, ways, count) do
     rounds =
-      for round <- 1..@rounds do
-        progress("#{label}, round #{round} of #{@rounds}")
+      for round <- 1..count do
+        progress("#{label}, round #{round} of #{count}")
         Map.new(ways, fn {way, fun} -> {way, fun.()} end)
       end
 

@@ -121,6 +121,51 @@ defmodule Snakepit.SpawnPathTest do
     end
   end
 
+  # A guardian whose midwives are killed when they come to this call, of which it makes fewer itself.
+  defp without_midwives(call, count, hello) do
+    inject = "inject=#{call}:signal=KILL:when=#{count}"
+    guardian = BareGuardian.start(~w(strace -D -f -qq -o /dev/null -e trace=#{call} -e #{inject}))
+    BareGuardian.tell(guardian, BareGuardian.hello(guardian, hello))
+    {{:welcome, _, os_pid, _}, guardian} = BareGuardian.event(guardian, :welcome)
+    %{guardian | os_pid: os_pid}
+  end
+
+  test "a midwife killed in the midst of a litter: the next goes on with it", context do
+    guardian = without_midwives("clone", 4, %{ahead: 0})
+    BareGuardian.tell(guardian, {:fork, 8})
+
+    {ready, guardian} =
+      Enum.map_reduce(1..8, guardian, fn _, guardian -> BareGuardian.event(guardian, :ready) end)
+
+    assert length(Enum.uniq_by(ready, &elem(&1, 2))) == 8
+    # Nor is there one that nobody has been told of.
+    announced = Enum.sort([guardian.os_pid | Enum.map(ready, &elem(&1, 2))])
+    eventually(fn -> Enum.sort(untraced(guardian)) == announced end)
+
+    {:ready, id, child, _identity} = List.last(ready)
+    token = Family.token()
+    BareGuardian.tell(guardian, BareGuardian.spawn_message(guardian, id, ["sleep", token]))
+    BareGuardian.tell(guardian, {:release, id})
+    assert {{:started, ^id}, guardian} = BareGuardian.event(guardian, :started)
+    eventually(fn -> Family.members(token) == [child] end)
+    BareGuardian.abandon(guardian)
+    assert untraced(guardian) == []
+    assert Enum.all?(context.bystanders, &ProcScan.running?/1)
+  end
+
+  test "midwives that never come to fork anybody: whoever asks is told" do
+    guardian = without_midwives("close_range", 2, %{ahead: 2})
+    BareGuardian.tell(guardian, {:fork, 1})
+    assert {{:fork_failed, :echild}, guardian} = BareGuardian.event(guardian, :fork_failed)
+    BareGuardian.abandon(guardian)
+    assert untraced(guardian) == []
+  end
+
+  # The tracer has the same arguments.
+  defp untraced(guardian) do
+    for os_pid <- BareGuardian.remains(guardian), ProcScan.name(os_pid) != "strace", do: os_pid
+  end
+
   for {kind, options} <- [{"as it is", []}, {"with another user", [user: 65_534]}] do
     if options != [], do: @tag(:root)
 

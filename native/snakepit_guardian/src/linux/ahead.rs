@@ -4,13 +4,15 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use serde_bytes::ByteBuf;
-use snakepit_core::newborn::{self, Moment};
+use snakepit_core::Pid;
+use snakepit_core::newborn;
 use snakepit_core::wire::Event;
 use tracing::warn;
 
 use super::children::Child;
 use super::ending::Ending;
 use super::guardian::Guardian;
+use super::midwife::{self, Newborn};
 use super::trees::PERIOD;
 
 /// How long nobody is asked for before children are forked ahead again.
@@ -86,16 +88,6 @@ impl Ahead {
     }
 }
 
-/// A child that has just been forked, and when.
-struct Newborn {
-    id: u64,
-    child: Child,
-    before: Moment,
-    after: Moment,
-    /// Whether somebody waits for it.
-    asked: bool,
-}
-
 impl Guardian {
     /// Keeps a few children waiting at the gate, and forks those that were asked for beyond them.
     pub(crate) fn fork_ahead(&mut self) {
@@ -107,27 +99,30 @@ impl Guardian {
         if missing == 0 {
             return;
         }
-        // All of them first: after each fork, every page that the guardian writes to is copied.
         let mut litter = Vec::with_capacity(missing);
         for _ in 0..missing {
             let asked = self.ahead.is_wanted();
             self.ahead.wanted = self.ahead.wanted.saturating_sub(1);
-            let id = self.children.next_id();
-            let before = Moment::now();
-            match Child::fork(self.run_id, id, self.changes) {
-                Ok(child) => {
-                    litter.push(Newborn { id, child, before, after: Moment::now(), asked });
-                }
+            match Newborn::expected(self.children.next_id(), asked) {
+                Ok(newborn) => litter.push(newborn),
                 Err(errno) => {
                     self.cannot_fork(asked, errno);
                     break;
                 }
             }
         }
+        midwife::deliver(&mut litter, self.run_id, self.changes);
         for newborn in litter {
             let asked = newborn.asked;
-            if let Err(errno) = self.announce(newborn) {
-                self.cannot_fork(asked, errno);
+            match newborn.pid() {
+                Some(Ok(pid)) => {
+                    if let Err(errno) = self.announce(newborn, pid) {
+                        self.cannot_fork(asked, errno);
+                    }
+                }
+                Some(Err(errno)) => self.cannot_fork(asked, errno),
+                // One before it could not be forked: the next turn tries again.
+                None => self.ahead.want(asked.into()),
             }
         }
     }
@@ -142,10 +137,9 @@ impl Guardian {
 
     /// Tells the BEAM of a child that waits. Without an identity it must not run: nobody could find
     /// it again.
-    fn announce(&mut self, newborn: Newborn) -> Result<(), Errno> {
-        let Newborn { id, child, before, after, .. } = newborn;
-        let pid = child.pid;
-        self.children.insert(id, child);
+    fn announce(&mut self, newborn: Newborn, pid: Pid) -> Result<(), Errno> {
+        let Newborn { id, gate, before, after, .. } = newborn;
+        self.children.insert(id, Child::waiting(pid, gate));
         let errno = match newborn::identify(pid, before, after) {
             Ok(Some(identity)) => {
                 let identity = ByteBuf::from(identity.encode());

@@ -56,8 +56,6 @@ pub struct Birth {
     pub descriptors: libc::rlimit,
     /// What the BEAM's own priority was.
     pub nice: i32,
-    /// What the BEAM's own OOM score was, if the guardian has changed its own.
-    pub oom_score: Option<[u8; 8]>,
 }
 
 /// Never returns: executes the program or exits.
@@ -78,9 +76,6 @@ pub unsafe fn live(birth: Birth) -> ! {
         libc::setrlimit(libc::RLIMIT_NOFILE, &raw const birth.descriptors);
         libc::setpriority(libc::PRIO_PROCESS, 0, birth.nice);
         mark(birth.lineage);
-        if let Some(score) = birth.oom_score {
-            write_file(c"/proc/self/oom_score_adj".as_ptr(), score.as_ptr().cast());
-        }
 
         // Written to now, so that the pages are there when it is needed.
         let mut room = [0_u64; ROOM / size_of::<u64>()];
@@ -326,14 +321,14 @@ unsafe fn mark(lineage: u64) {
 
 /// Kernels before 5.9 lack the call; then the close-on-exec flag, which every descriptor of the
 /// guardian has, does it at `execve`.
-unsafe fn close_range(first: libc::c_uint, last: libc::c_uint) {
+pub unsafe fn close_range(first: libc::c_uint, last: libc::c_uint) {
     if first <= last {
         // SAFETY: integers only.
         unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     }
 }
 
-unsafe fn write_file(path: *const libc::c_char, text: *const libc::c_char) -> libc::c_int {
+pub unsafe fn write_file(path: *const libc::c_char, text: *const libc::c_char) -> libc::c_int {
     // SAFETY: both are texts that end with a NUL.
     unsafe {
         let fd = libc::open(path, libc::O_WRONLY | libc::O_CLOEXEC);

@@ -8,18 +8,12 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use nix::errno::Errno;
-use nix::sys::socket::{
-    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, recv, sendmsg,
-    socketpair,
-};
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, recv, sendmsg};
 use snakepit_core::Pid;
-use snakepit_core::lineage::Lineage;
-use snakepit_core::run_id::RunId;
 use snakepit_core::wire::Step;
 
-use super::child::{self, Birth, Opening};
+use super::child::Opening;
 use super::image::Image;
-use super::setup::Changes;
 use super::tail::Tail;
 
 /// A child of the guardian's own making.
@@ -68,39 +62,17 @@ pub enum Verdict {
 }
 
 impl Child {
-    /// Forks a child that waits at its gate.
-    pub fn fork(run_id: RunId, id: u64, changes: Changes) -> Result<Self, Errno> {
-        let (ours, theirs) =
-            socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
-        let birth = Birth {
-            gate: theirs.as_raw_fd(),
-            guardian: changes.guardian,
-            lineage: Lineage::new(run_id, id).to_limit(),
-            descriptors: changes.descriptors,
-            nice: changes.nice,
-            oom_score: changes.oom_score,
-        };
-        // Flags and stack, which is the same one; the other way round on s390.
-        let (flags, stack) =
-            if cfg!(target_arch = "s390x") { (0, libc::SIGCHLD) } else { (libc::SIGCHLD, 0) };
-        // Not `fork(3)`, which in the child writes to pages that it shares with the guardian: each is
-        // copied for it.
-        // SAFETY: this process has one thread, and the child calls nothing but `child::live`.
-        let pid = unsafe { libc::syscall(libc::SYS_clone, flags, stack, 0, 0, 0) };
-        if pid == 0 {
-            // SAFETY: just forked, single-threaded.
-            unsafe { child::live(birth) }
-        }
-        let pid = Pid::new(Errno::result(pid)?).ok_or(Errno::EINVAL)?;
-        Ok(Self {
+    /// One that waits at its gate, of which this is our end.
+    pub fn waiting(pid: Pid, gate: OwnedFd) -> Self {
+        Self {
             pid,
             state: State::Ready,
-            gate: Some(ours),
+            gate: Some(gate),
             tail: None,
             worker_id: Box::default(),
             kill_at: None,
             kills: 0,
-        })
+        }
     }
 
     /// Opens the gate. The luggage is the child's from here on.

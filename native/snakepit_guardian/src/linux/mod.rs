@@ -12,6 +12,7 @@ mod guardian;
 mod heap;
 mod image;
 mod log;
+mod midwife;
 mod reap;
 mod setup;
 mod tail;
