@@ -63,10 +63,12 @@ defmodule Snakepit.Bench.Workers do
   defp raw(count), do: Spawning.one_after_the_other(count)
 
   defp workers(count) do
+    command = Spawning.command()
+
     {times, workers} =
       Enum.unzip(
         for _one <- 1..count do
-          {us, {:ok, worker}} = once(fn -> Worker.start_link(cmd: Spawning.command()) end)
+          {us, {:ok, worker}} = once(fn -> Worker.start_link(cmd: command) end)
           {us, worker}
         end
       )
