@@ -5,6 +5,7 @@ defmodule Snakepit.Application do
 
   require Logger
 
+  alias Snakepit.HeartbeatMonitor.Rounds
   alias Snakepit.{Auditor, Config, Error, Guardian, Native, Run, RunState, Telemetry}
   alias Snakepit.Pool.{ApplicationCleanup, PIDLedger, ProcessRegistry}
 
@@ -27,7 +28,9 @@ defmodule Snakepit.Application do
       ProcessRegistry,
       ApplicationCleanup,
       Auditor,
-      {DynamicSupervisor, name: Snakepit.WorkerSupervisor, strategy: :one_for_one}
+      {DynamicSupervisor, name: Snakepit.WorkerSupervisor, strategy: :one_for_one},
+      # Last: nobody needs it, so nobody is taken along.
+      Rounds
     ]
 
     options = [

@@ -69,7 +69,7 @@ defmodule Snakepit.Auditor do
         0
 
       strays ->
-        os_pids = Enum.map_join(strays, ", ", & &1.os_pid)
+        os_pids = Enum.map_join(strays, ", ", &elem(&1, 0))
         Logger.warning("Snakepit ends processes that nobody looks after: #{os_pids}")
         counts = Strays.stop(run, 0, @kill_wait_ms)
         counts.stopped + counts.killed

@@ -58,7 +58,7 @@ defmodule Snakepit.HeartbeatMonitor do
 
   use GenServer
 
-  alias Snakepit.HeartbeatMonitor.{Lifeline, Pinger}
+  alias Snakepit.HeartbeatMonitor.{Lifeline, Pinger, Rounds}
   alias Snakepit.Telemetry
 
   # A timer that is this much late says that the BEAM did not run, or did not get around to it.
@@ -158,6 +158,8 @@ defmodule Snakepit.HeartbeatMonitor do
        pinged_at: nil,
        timer: nil,
        due: nil,
+       # Set while someone else asks in the place of this process.
+       rounds: nil,
        pinger: nil,
        pinger_busy?: false,
        # The beginning of a line.
@@ -172,7 +174,7 @@ defmodule Snakepit.HeartbeatMonitor do
 
   @impl true
   def handle_call(:health, _from, state) do
-    state = state |> read() |> catch_up()
+    state = state |> come_back() |> read() |> catch_up()
 
     status =
       cond do
@@ -194,7 +196,7 @@ defmodule Snakepit.HeartbeatMonitor do
   end
 
   def handle_call(:force_ping, _from, state) do
-    case read(state) do
+    case state |> come_back() |> read() do
       %{in_flight: nil} = state -> {:reply, :ok, state |> disarm() |> ping()}
       state -> {:reply, :ok, state}
     end
@@ -215,13 +217,24 @@ defmodule Snakepit.HeartbeatMonitor do
       else: {:noreply, state |> disarm() |> arm(min(now() + state.ping_interval, state.deadline))}
   end
 
+  def handle_info({Rounds, :back, visit}, %{rounds: rounds} = state) when rounds != nil,
+    do: state |> resume(visit) |> tick(now())
+
+  def handle_info({:DOWN, rounds, :process, _pid, _reason}, %{rounds: rounds} = state),
+    do: {:noreply, state |> resume(nil) |> ping()}
+
   def handle_info(_late_or_stray, state), do: {:noreply, state}
 
   # One timer for both: it is set to the next thing that can happen, and a pong in time does not touch
   # it.
   defp tick(%{in_flight: nil} = state, now) do
     next = next_ping(state)
-    {:noreply, if(next <= now, do: ping(state), else: arm(state, next))}
+
+    cond do
+      next > now -> {:noreply, arm(state, next)}
+      rounds = well?(state) && Rounds.join(visit(state)) -> {:noreply, hand_over(state, rounds)}
+      true -> {:noreply, ping(state)}
+    end
   end
 
   defp tick(state, now) do
@@ -292,6 +305,57 @@ defmodule Snakepit.HeartbeatMonitor do
     arm(state, min(state.deadline, next_look(state, now)))
   end
 
+  # Whether its pong to this ping can wait until the next one is due.
+  defp well?(state),
+    do: state.tells_time? and state.missed == 0 and state.timeout_threshold >= state.ping_interval
+
+  defp hand_over(state, rounds), do: %{state | rounds: rounds, timer: nil, due: nil}
+
+  defp visit(state) do
+    %{
+      socket: state.socket,
+      interval: state.ping_interval,
+      grid: state.grid,
+      metadata: metadata(state),
+      pings: state.pings,
+      pongs: state.pongs,
+      last_pong_at: state.last_pong_at,
+      last_latency: state.last_latency,
+      in_flight: nil,
+      pinged_at: nil,
+      due: nil,
+      data: ""
+    }
+  end
+
+  defp come_back(%{rounds: nil} = state), do: state
+
+  defp come_back(state) do
+    case Rounds.leave() do
+      nil ->
+        state |> resume(nil) |> ping()
+
+      visit ->
+        state = resume(state, visit)
+        if state.in_flight, do: arm(state, min(state.deadline, state.due)), else: ping(state)
+    end
+  end
+
+  # With what has come of it meanwhile. A pong may be among what was not understood.
+  defp resume(state, visit) do
+    Process.demonitor(state.rounds, [:flush])
+    state = %{state | rounds: nil}
+    if visit, do: take_over(state, visit), else: state
+  end
+
+  defp take_over(state, visit) do
+    known =
+      Map.take(visit, [:pings, :pongs, :last_pong_at, :last_latency, :in_flight, :pinged_at, :due])
+
+    state = Map.merge(state, known)
+    take(%{state | deadline: visit.pinged_at + state.timeout_threshold}, visit.data)
+  end
+
   # The first pong is awaited at once, because others wait for it. After that, those that say when they
   # were sent are looked at when it is time for the next ping, and others together with those of all who
   # were pinged together: most are there after a moment, and only for the rest does a message have to
@@ -300,12 +364,8 @@ defmodule Snakepit.HeartbeatMonitor do
   defp next_look(%{ping: nil, tells_time?: false}, now), do: now + @look_ms
   defp next_look(state, _now), do: next_ping(state)
 
-  # At a time that others have too, up to a twentieth of the interval early: to wake the BEAM takes
-  # longer than a ping does, and so a thousand monitors wake it a few times per second.
-  defp next_ping(state) do
-    next = state.pinged_at + state.ping_interval
-    next - Integer.mod(next, state.grid)
-  end
+  defp next_ping(state),
+    do: Lifeline.next_ping(state.pinged_at, state.ping_interval, state.grid)
 
   # A lifeline that is closed shows in the pong that does not come.
   defp transmit(%{ping: nil} = state, timestamp) do
@@ -369,10 +429,7 @@ defmodule Snakepit.HeartbeatMonitor do
 
   # `after_ms` is what its process says, by its own clock.
   defp pong(state, after_ms) do
-    elapsed = now() - state.pinged_at
-    # The last millisecond may have begun for one and not for the other.
-    tells_time? = after_ms != nil and after_ms in 0..(elapsed + 1)
-    latency = if tells_time?, do: min(after_ms, elapsed), else: elapsed
+    {how, latency} = Lifeline.latency(after_ms, now() - state.pinged_at)
 
     Telemetry.execute(
       [:snakepit, :heartbeat, :pong_received],
@@ -380,7 +437,7 @@ defmodule Snakepit.HeartbeatMonitor do
       metadata(state)
     )
 
-    state = %{state | in_flight: nil, last_latency: latency, tells_time?: tells_time?}
+    state = %{state | in_flight: nil, last_latency: latency, tells_time?: how == :told}
     alive(state, state.pinged_at + latency)
   end
 

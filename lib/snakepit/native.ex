@@ -145,6 +145,10 @@ defmodule Snakepit.Native do
   @spec run_members(binary()) :: {:ok, [map()]} | error()
   def run_members(_run_id), do: unloaded()
 
+  # Scans.
+  @spec run_strays(binary(), pos_integer()) :: {:ok, [{pos_integer(), identity()}]} | error()
+  def run_strays(_run_id, _root), do: unloaded()
+
   # Waits.
   @spec run_reap([map()], binary(), [binary()], non_neg_integer(), non_neg_integer()) ::
           {:ok, %{runs: [map()], strays: map()}} | error()

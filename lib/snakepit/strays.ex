@@ -7,7 +7,7 @@ defmodule Snakepit.Strays do
 
   alias Snakepit.{Guardian, Native, Run}
 
-  @type stray :: %{os_pid: pos_integer(), identity: Native.identity()}
+  @type stray :: {os_pid :: pos_integer(), Native.identity()}
 
   # One that ends may leave children behind that carry marks too.
   @rounds 5
@@ -18,17 +18,18 @@ defmodule Snakepit.Strays do
     # The process table is no photograph: one whose parent came and went while it was read seems to
     # belong to nobody. Not twice.
     with [_ | _] = found <- look(run) do
-      again = for stray <- look(run), into: MapSet.new(), do: stray.os_pid
-      Enum.filter(found, &(&1.os_pid in again))
+      again = look(run)
+      for {os_pid, _identity} = stray <- found, List.keymember?(again, os_pid, 0), do: stray
     end
   end
 
   defp look(run) do
-    # Order: the process table first, the guardian's pid afterwards. What an earlier guardian left
-    # behind was swept before this one could be asked.
-    with {:ok, members} <- Native.run_members(run.id),
-         guardian when is_integer(guardian) <- guardian() do
-      Enum.reject(members, &(guardian in &1.ancestors))
+    # One and the same before and after: below another, which was started meanwhile, are no strays. And
+    # what an earlier one left behind was swept before this one could be asked.
+    with guardian when is_integer(guardian) <- guardian(),
+         {:ok, strays} <- Native.run_strays(run.id, guardian),
+         ^guardian <- guardian() do
+      strays
     else
       _nobody_to_ask -> []
     end
@@ -47,10 +48,10 @@ defmodule Snakepit.Strays do
         counts
 
       strays when rounds == 0 ->
-        %{counts | survivors: Enum.map(strays, & &1.os_pid)}
+        %{counts | survivors: Enum.map(strays, &elem(&1, 0))}
 
       strays ->
-        identities = Enum.map(strays, & &1.identity)
+        identities = Enum.map(strays, &elem(&1, 1))
         {:ok, outcomes} = Native.process_stop(identities, :sigterm, grace_ms, kill_wait_ms)
         frequencies = Enum.frequencies(outcomes)
         stopped = counts.stopped + Map.get(frequencies, :stopped, 0)

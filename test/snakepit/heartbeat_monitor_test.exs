@@ -2,6 +2,7 @@ defmodule Snakepit.HeartbeatMonitorTest do
   use Snakepit.Test.WorkerCase, async: false
 
   alias Snakepit.HeartbeatMonitor
+  alias Snakepit.HeartbeatMonitor.Rounds
   alias Snakepit.Test.Beam
 
   @python System.find_executable("python3")
@@ -26,28 +27,75 @@ defmodule Snakepit.HeartbeatMonitorTest do
   end
 
   # Without asking for the health, which would have it look.
-  defp after_pings(worker, count) do
-    monitor = :sys.get_state(worker).monitor
-    eventually(fn -> :sys.get_state(monitor).pings >= count end)
-    :sys.get_state(monitor)
-  end
+  defp monitor(worker), do: :sys.get_state(worker).monitor
+  defp visit(worker), do: :sys.get_state(Rounds).visits[monitor(worker)]
 
-  test "a process that says when it answered is not looked at before the next ping" do
+  test "a process that says when it answered is asked with others, at the next ping" do
     worker = start(["slow", 20], ping_interval: 1_000)
-    state = after_pings(worker, 3)
-    assert state.tells_time?
+    eventually(fn -> match?(%{pings: 3}, visit(worker)) end)
+    visit = visit(worker)
     # That of the ping before: otherwise it is the interval.
-    assert state.last_latency in 20..900
-    assert state.pongs == 2
+    assert visit.last_latency in 20..900
+    assert visit.pongs == 2
     eventually(fn -> health(worker).pongs_received == 3 end)
+    # Asked for, it is back with its own, until the next ping.
+    assert visit(worker) == nil
+    assert %{pings_sent: 3, pongs_received: 3, status: :healthy} = health(worker)
+    eventually(fn -> match?(%{pings: 4}, visit(worker)) end)
   end
 
   test "a process with another clock is looked at for its latency" do
     worker = start(["clock", 3_600_000], ping_interval: 1_000)
-    state = after_pings(worker, 3)
+    eventually(fn -> :sys.get_state(monitor(worker)).pings >= 3 end)
+    state = :sys.get_state(monitor(worker))
     refute state.tells_time?
     assert state.last_latency < 900
     assert %{status: :healthy} = health(worker)
+    assert visit(worker) == nil
+  end
+
+  test "who is asked with others is not lost when the one who asks is" do
+    worker = start([], ping_interval: 50)
+    eventually(fn -> visit(worker) end)
+    before = health(worker).pongs_received
+
+    for _ <- 1..3 do
+      eventually(fn -> visit(worker) end)
+      rounds = Process.whereis(Rounds)
+      Process.exit(rounds, :kill)
+      eventually(fn -> Process.whereis(Rounds) not in [nil, rounds] end)
+      # By the next one.
+      eventually(fn -> visit(worker) end)
+    end
+
+    # In the time in which there is nobody, too.
+    :ok = Supervisor.terminate_child(Snakepit.Supervisor, Rounds)
+
+    try do
+      eventually(fn -> health(worker).pongs_received > before + 5 end)
+    after
+      {:ok, _pid} = Supervisor.restart_child(Snakepit.Supervisor, Rounds)
+    end
+
+    assert %{status: :healthy, missed_heartbeats: 0} = health(worker)
+    kill(Worker.os_pid(worker), "KILL")
+    assert await_down(worker) == {:exit_signal, :sigkill}
+    eventually(fn -> :sys.get_state(Rounds).visits == %{} end)
+  end
+
+  test "one that stops answering while it is asked with others goes back, and is found" do
+    heartbeat = [ping_interval: 50, timeout_threshold: 200, max_missed_heartbeats: 2]
+    worker = start(["stuck", 10], heartbeat)
+    eventually(fn -> visit(worker) end)
+    assert await_down(worker) == :heartbeat_timeout
+    assert :sys.get_state(Rounds).visits == %{}
+  end
+
+  test "one that is slower than the interval goes back and forth" do
+    worker = start(["slow", 80], ping_interval: 50, timeout_threshold: 1_000)
+    eventually(fn -> visit(worker) end)
+    eventually(fn -> health(worker).pongs_received >= 20 end, 10_000)
+    assert %{status: :healthy, missed_heartbeats: 0} = health(worker)
   end
 
   test "a process that is stopped is found in time, and its tree is gone" do

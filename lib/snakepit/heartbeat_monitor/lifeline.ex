@@ -10,6 +10,31 @@ defmodule Snakepit.HeartbeatMonitor.Lifeline do
   def ping(socket, timestamp),
     do: :socket.send(socket, ["PING:", Integer.to_string(timestamp), ?\n], [], 0)
 
+  @doc """
+  When the next ping is due: at a time that others have too, up to a twentieth of the interval early.
+  To wake the BEAM takes longer than a ping does, and so a thousand wake it a few times per second.
+  """
+  def next_ping(pinged_at, interval, grid) do
+    next = pinged_at + interval
+    next - Integer.mod(next, grid)
+  end
+
+  @doc "What has arrived, without waiting and without being told later. A closed one has nothing."
+  @spec receive_now(:socket.socket()) :: {:ok, binary()} | :nothing
+  def receive_now(socket) do
+    case :socket.recv(socket, 0, [], :nowait) do
+      {:ok, data} ->
+        {:ok, data}
+
+      {:select, info} ->
+        :socket.cancel(socket, info)
+        :nothing
+
+      {:error, _closed} ->
+        :nothing
+    end
+  end
+
   @typedoc "The timestamp of a ping, as text, and how many milliseconds later it was answered."
   @type pong :: {binary(), integer() | nil}
 
@@ -20,6 +45,18 @@ defmodule Snakepit.HeartbeatMonitor.Lifeline do
     rest = if byte_size(rest) > @max_line, do: "", else: :binary.copy(rest)
     {for("PONG:" <> answer <- Enum.reverse(lines), do: pong(answer)), rest}
   end
+
+  @doc """
+  How long a pong took: `{:told, ms}` by the process's own clock, `elapsed` milliseconds having passed
+  here since the ping, or `{:measured, ms}` if that cannot be.
+  """
+  @spec latency(integer() | nil, non_neg_integer()) :: {:told | :measured, non_neg_integer()}
+  # The last millisecond may have begun for one and not for the other.
+  def latency(after_ms, elapsed)
+      when is_integer(after_ms) and after_ms >= 0 and after_ms <= elapsed + 1,
+      do: {:told, min(after_ms, elapsed)}
+
+  def latency(_after_ms, elapsed), do: {:measured, elapsed}
 
   # Whatever it is, it is a sign of life. That its times are none is another matter.
   defp pong(answer) do

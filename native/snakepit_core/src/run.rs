@@ -9,7 +9,7 @@ use crate::run_id::RunId;
 use crate::stop::{self, Outcome, Plan};
 use crate::table::{self, Columns, Entry, Environment};
 use crate::tree::{self, Roots};
-use crate::{Error, Identity, Process};
+use crate::{Error, Identity, Pid, Process};
 
 /// Which users' processes count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,24 +63,18 @@ pub struct Member {
     pub identity: Identity,
     /// The worker that it says it belongs to.
     pub worker_id: Option<Vec<u8>>,
-    /// Its parent, that one's parent, and so on.
-    pub ancestors: Vec<i32>,
 }
 
-/// The live processes that carry the marker or lineage of a run of this very BEAM, with where they
-/// come from.
+/// The live processes that carry the marker or lineage of a run of this very BEAM.
 ///
 /// # Errors
 ///
 /// [`Error::Os`] if the process table cannot be read.
 pub fn members(run_id: RunId) -> Result<Vec<Member>, Error> {
     let own = Owner::current()?;
-    let table = table::read(MARKS)?;
-    let parents: HashMap<i32, i32> =
-        table.iter().map(|entry| (entry.pid.as_raw(), entry.parent)).collect();
     let mut members = Vec::new();
-    for entry in &table {
-        if !(entry.is_alive() && is_marked(entry, run_id, &own)) {
+    for entry in table::read(MARKS)? {
+        if !(entry.is_alive() && is_marked(&entry, run_id, &own)) {
             continue;
         }
         let Some(process) = Process::open(entry.pid)? else { continue };
@@ -88,17 +82,55 @@ pub fn members(run_id: RunId) -> Result<Vec<Member>, Error> {
         if !now.is_some_and(|now| now.start == entry.start && now.is_alive()) {
             continue;
         }
-        let worker_id = match &entry.environment {
-            Environment::Read(markers) => markers.worker_id.clone(),
+        let worker_id = match entry.environment {
+            Environment::Read(markers) => markers.worker_id,
             _ => None,
         };
-        // A table that was read while processes came and went may have a circle in it.
-        let mut seen = HashSet::from([entry.pid.as_raw()]);
-        let next = |pid: &i32| parents.get(pid).copied().filter(|parent| seen.insert(*parent));
-        let ancestors = std::iter::successors(Some(entry.parent), next).collect();
-        members.push(Member { identity: process.identity().clone(), worker_id, ancestors });
+        members.push(Member { identity: process.identity().clone(), worker_id });
     }
     Ok(members)
+}
+
+/// Those that carry the marker or lineage of a run of this very BEAM and are not below this process. Of
+/// those that are, no more is read than who their parents are.
+///
+/// # Errors
+///
+/// [`Error::Os`] if the process table cannot be read.
+pub fn strays(run_id: RunId, root: Pid) -> Result<Vec<Identity>, Error> {
+    let own = Owner::current()?;
+    let table = table::read(Columns::default())?;
+    let parents = parents(&table);
+    let mut strays = Vec::new();
+    for entry in &table {
+        if !entry.is_alive() || ancestors(entry, &parents).any(|pid| pid == root.as_raw()) {
+            continue;
+        }
+        let marked = |now: &Entry| {
+            now.start == entry.start && now.is_alive() && is_marked(now, run_id, &own)
+        };
+        if !table::read_one(entry.pid, MARKS)?.is_some_and(|now| marked(&now)) {
+            continue;
+        }
+        let Some(process) = Process::open(entry.pid)? else { continue };
+        // Asked again now that the process is held: the pid may have changed hands in between.
+        if process.inspect(MARKS)?.is_some_and(|now| marked(&now)) {
+            strays.push(process.identity().clone());
+        }
+    }
+    Ok(strays)
+}
+
+fn parents(table: &[Entry]) -> HashMap<i32, i32> {
+    table.iter().map(|entry| (entry.pid.as_raw(), entry.parent)).collect()
+}
+
+/// Its parent, that one's parent, and so on.
+fn ancestors(entry: &Entry, parents: &HashMap<i32, i32>) -> impl Iterator<Item = i32> {
+    // A table that was read while processes came and went may have a circle in it.
+    let mut seen = HashSet::from([entry.pid.as_raw()]);
+    let next = move |pid: &i32| parents.get(pid).copied().filter(|parent| seen.insert(*parent));
+    std::iter::successors(Some(entry.parent), next)
 }
 
 /// Ends every process that carries this run id, and everything that descends from one.

@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
+use snakepit_core::Pid;
 use snakepit_core::marker::{self, Owner};
 use snakepit_core::run::{self, Users};
 use snakepit_core::run_id::RunId;
@@ -115,6 +116,24 @@ fn a_sweep_spares_those_of_another_beam_whose_run_has_the_same_id() {
     assert!(run::sweep(run_id, &plan(GRACE)).unwrap().survivors.is_empty());
     assert!(!mine.lives());
     assert!(others.iter().all(Spawned::is_untouched));
+}
+
+#[test]
+fn strays_are_those_that_are_not_below_who_they_belong_to() {
+    let run_id = RunId::generate().unwrap();
+    let id = run_id.to_string();
+    let owner = Owner::current().unwrap().to_string();
+    let mine = Spawned::start(marked(&id).env(marker::OWNER, &owner));
+    let bystander = Spawned::start(&mut idle(&[&id]));
+    let strays = |root| -> Vec<_> {
+        let strays = run::strays(run_id, root).unwrap();
+        strays.iter().map(|identity| identity.pid.as_raw()).collect()
+    };
+    assert!(strays(Pid::current()).is_empty());
+    assert_eq!(strays(Pid::new(bystander.raw().into()).unwrap()), [mine.raw()]);
+    // Nobody is below itself.
+    assert_eq!(strays(Pid::new(mine.raw().into()).unwrap()), [mine.raw()]);
+    assert!(mine.is_untouched() && bystander.is_untouched());
 }
 
 #[test]

@@ -18,7 +18,7 @@ mod atoms {
     rustler::atoms! {
         entries, ignored, found, stopped, killed, ambiguous, survivors, runs, strays,
         run_id, beam_pid, detected_at, detected_by, duration_ms, processes, worker_id, os_pid,
-        after_ms, identity, ancestors,
+        after_ms, identity,
     }
 }
 
@@ -116,7 +116,7 @@ fn reaped<'a>(env: Env<'a>, reaped: &Reaped) -> Term<'a> {
     map(env, &pairs)
 }
 
-/// `%{os_pid: pid, identity: identity, worker_id: id | nil, ancestors: [pid]}`.
+/// `%{os_pid: pid, identity: identity, worker_id: id | nil}`.
 pub struct MemberTerm(pub Member);
 
 impl Encoder for MemberTerm {
@@ -125,7 +125,6 @@ impl Encoder for MemberTerm {
             (atoms::os_pid(), self.0.identity.pid.as_raw().encode(env)),
             (atoms::identity(), Bytes(self.0.identity.encode()).encode(env)),
             (atoms::worker_id(), self.0.worker_id.clone().map(Bytes).encode(env)),
-            (atoms::ancestors(), self.0.ancestors.encode(env)),
         ];
         map(env, &pairs)
     }

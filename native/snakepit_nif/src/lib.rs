@@ -285,6 +285,12 @@ fn run_members(run_id: Binary) -> Answer<Vec<MemberTerm>> {
     Ok(run::members(parse_run_id(run_id)?)?.into_iter().map(MemberTerm).collect())
 }
 
+/// `Snakepit.Native.run_strays/2`. Reads the process table.
+#[rustler::nif(schedule = "DirtyIo")]
+fn run_strays(run_id: Binary, root: PidTerm) -> Answer<Vec<ProcessTerm>> {
+    Ok(run::strays(parse_run_id(run_id)?, root.pid()?)?.into_iter().map(ProcessTerm).collect())
+}
+
 /// `Snakepit.Native.run_reap/5`. Waits.
 #[rustler::nif(schedule = "DirtyIo")]
 fn run_reap(
