@@ -10,6 +10,8 @@ use tracing::debug;
 
 /// Address space for the heap to grow into, which costs nothing until it is used.
 const ROOM: usize = 16 * 1024 * 1024;
+/// What libc keeps of a thread is less.
+const THREAD: usize = 4096;
 
 /// Keeps the heap to this process. Where that cannot be done, children get copies that they do not use.
 pub fn keep() {
@@ -19,14 +21,19 @@ pub fn keep() {
     let Some(heap) = heap() else { return };
     // SAFETY: the location of this thread's own variable.
     let errno = unsafe { libc::__errno_location() } as usize;
-    // A statically linked program may have its thread's variables in there, and those children need.
-    if heap.contains(&errno) {
-        return;
-    }
+    // A statically linked program has its thread's variables at the start of it, and those children need.
+    let heap = if heap.contains(&errno) { after_thread(errno)..heap.end } else { heap };
     let start = heap.start as *mut c_void;
     // SAFETY: the heap as the kernel lists it. Children read and write nothing in it.
     let result = unsafe { libc::madvise(start, heap.len(), libc::MADV_DONTFORK) };
     debug!(result, bytes = heap.len(), "children get no copy of the heap");
+}
+
+/// The first page behind the thread's own memory: variables and, behind them, what libc keeps of it.
+fn after_thread(variable: usize) -> usize {
+    // SAFETY: asks for a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    (variable + THREAD).next_multiple_of(usize::try_from(page).unwrap_or(65_536))
 }
 
 /// Has the heap grow once and for all: what it grows by later is another mapping, and copied.
