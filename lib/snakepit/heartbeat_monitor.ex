@@ -289,14 +289,15 @@ defmodule Snakepit.HeartbeatMonitor do
 
   defp ping(state) do
     timestamp = System.os_time(:millisecond)
+    in_flight = Integer.to_string(timestamp)
     now = now()
-    state = transmit(state, timestamp)
+    state = transmit(state, in_flight)
     measurements = %{count: 1, timestamp: timestamp}
     Telemetry.execute([:snakepit, :heartbeat, :ping_sent], measurements, metadata(state))
 
     state = %{
       state
-      | in_flight: Integer.to_string(timestamp),
+      | in_flight: in_flight,
         deadline: now + state.timeout_threshold,
         pinged_at: now,
         pings: state.pings + 1
@@ -313,6 +314,7 @@ defmodule Snakepit.HeartbeatMonitor do
 
   defp visit(state) do
     %{
+      monitor: self(),
       socket: state.socket,
       interval: state.ping_interval,
       grid: state.grid,

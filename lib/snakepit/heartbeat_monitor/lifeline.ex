@@ -8,7 +8,7 @@ defmodule Snakepit.HeartbeatMonitor.Lifeline do
 
   @doc "Sends a ping, without waiting: to a process that reads nothing, another is not worth it."
   def ping(socket, timestamp),
-    do: :socket.send(socket, ["PING:", Integer.to_string(timestamp), ?\n], [], 0)
+    do: :socket.send(socket, <<"PING:", timestamp::binary, ?\n>>, [], 0)
 
   @doc """
   When the next ping is due: at a time that others have too, up to a twentieth of the interval early.

@@ -16,7 +16,7 @@ defmodule Snakepit.HeartbeatMonitor.Rounds do
   @typedoc """
   What a monitor hands over and gets back. All times are milliseconds of a clock that nobody sets.
 
-    * `:socket`, `:interval`, `:grid`, `:metadata` - the lifeline, when to ask, and for whom
+    * `:monitor`, `:socket`, `:interval`, `:grid`, `:metadata` - whose it is, and when to ask
     * `:pings`, `:pongs`, `:last_pong_at`, `:last_latency` - what has come of it
     * `:in_flight`, `:pinged_at` - the timestamp of the last ping, and when it was sent
     * `:due` - when its pong was to be looked at
@@ -35,7 +35,7 @@ defmodule Snakepit.HeartbeatMonitor.Rounds do
         false
 
       rounds ->
-        GenServer.cast(rounds, {:join, self(), visit})
+        GenServer.cast(rounds, {:join, visit})
         Process.monitor(rounds)
     end
   end
@@ -56,39 +56,37 @@ defmodule Snakepit.HeartbeatMonitor.Rounds do
   end
 
   @impl true
-  # `visits` by monitor; `times` has the monitors that are due then, and some that have left since.
-  def init(_opts), do: {:ok, %{visits: %{}, times: %{}, timer: nil}}
+  # Visits in lists, by the time at which they are due. All of a list are dealt with one after the other
+  # and join the next, so there is nothing to look up; only who leaves has to be searched for.
+  def init(_opts), do: {:ok, %{times: %{}, timer: nil}}
 
   @impl true
-  def handle_cast({:join, monitor, visit}, state) do
-    {:noreply, state |> ask(monitor, visit) |> arm()}
-  end
+  def handle_cast({:join, visit}, state), do: {:noreply, state |> ask(visit) |> arm()}
 
   @impl true
   def handle_call(:leave, {monitor, _tag}, state) do
-    {visit, visits} = Map.pop(state.visits, monitor)
-    {:reply, visit, %{state | visits: visits}}
+    found =
+      Enum.find_value(state.times, fn {due, visits} ->
+        visit = Enum.find(visits, &(&1.monitor == monitor))
+        visit && {due, visit}
+      end)
+
+    case found do
+      nil -> {:reply, nil, state}
+      {due, visit} -> {:reply, visit, update_in(state.times[due], &List.delete(&1, visit))}
+    end
   end
 
   @impl true
   def handle_info({:timeout, timer, due}, %{timer: {timer, due}} = state) do
-    {monitors, times} = Map.pop(state.times, due)
-    state = %{state | times: times, timer: nil}
-    {:noreply, monitors |> Enum.reduce(state, &visit(&2, &1, due)) |> arm()}
+    {visits, times} = Map.pop(state.times, due)
+    {:noreply, visits |> Enum.reduce(%{state | times: times, timer: nil}, &look/2) |> arm()}
   end
 
   # A lifeline that had something to say at the moment at which nobody waited for it any more.
   def handle_info(_stray, state), do: {:noreply, state}
 
-  defp visit(state, monitor, due) do
-    case state.visits do
-      %{^monitor => %{due: ^due} = visit} -> look(state, monitor, visit)
-      # Has left; perhaps it has come again since, and is due at another time.
-      _other -> state
-    end
-  end
-
-  defp look(state, monitor, visit) do
+  defp look(visit, state) do
     with {:ok, data} <- Lifeline.receive_now(visit.socket),
          {:ok, latency} <- only_pong(visit, data) do
       Telemetry.execute(
@@ -97,17 +95,12 @@ defmodule Snakepit.HeartbeatMonitor.Rounds do
         visit.metadata
       )
 
-      answered = %{
-        visit
-        | pongs: visit.pongs + 1,
-          last_pong_at: visit.pinged_at + latency,
-          last_latency: latency
-      }
-
-      ask(state, monitor, answered)
+      last_pong_at = visit.pinged_at + latency
+      pongs = visit.pongs + 1
+      ask(state, %{visit | pongs: pongs, last_pong_at: last_pong_at, last_latency: latency})
     else
-      {:unexpected, data} -> give_back(state, monitor, %{visit | data: data})
-      :nothing -> give_back(state, monitor, visit)
+      {:unexpected, data} -> give_back(state, %{visit | data: data})
+      :nothing -> give_back(state, visit)
     end
   end
 
@@ -120,26 +113,21 @@ defmodule Snakepit.HeartbeatMonitor.Rounds do
     end
   end
 
-  defp give_back(state, monitor, visit) do
-    send(monitor, {__MODULE__, :back, visit})
-    %{state | visits: Map.delete(state.visits, monitor)}
+  defp give_back(state, visit) do
+    send(visit.monitor, {__MODULE__, :back, visit})
+    state
   end
 
-  defp ask(state, monitor, visit) do
+  defp ask(state, visit) do
     timestamp = System.os_time(:millisecond)
+    in_flight = Integer.to_string(timestamp)
     now = now()
-    Lifeline.ping(visit.socket, timestamp)
+    Lifeline.ping(visit.socket, in_flight)
     measurements = %{count: 1, timestamp: timestamp}
     Telemetry.execute([:snakepit, :heartbeat, :ping_sent], measurements, visit.metadata)
     due = Lifeline.next_ping(now, visit.interval, visit.grid)
-    in_flight = Integer.to_string(timestamp)
     visit = %{visit | in_flight: in_flight, pinged_at: now, due: due, pings: visit.pings + 1}
-
-    %{
-      state
-      | visits: Map.put(state.visits, monitor, visit),
-        times: Map.update(state.times, due, [monitor], &[monitor | &1])
-    }
+    %{state | times: Map.update(state.times, due, [visit], &[visit | &1])}
   end
 
   # For the first of the times.
