@@ -122,6 +122,25 @@ defmodule Snakepit.HostileFramesTest do
       assert_unharmed(context)
     end
 
+    test "who does not wait to be released is not: neither the running nor the ended", context do
+      token = Family.token()
+      {guardian, child} = BareGuardian.run(BareGuardian.start(), ["sleep", token])
+      {{:ready, second, _, _}, guardian} = BareGuardian.event(guardian, :ready)
+      # The one that runs, one that nobody has given anything to run, and one that is being ended.
+      for request <- [{:release, 1}, {:release, second}], do: BareGuardian.tell(guardian, request)
+      ended = BareGuardian.frame(Native.wire_encode({:stop, second, :sigkill, 0}))
+      released = BareGuardian.frame(Native.wire_encode({:release, second}))
+      BareGuardian.write(guardian, ended <> released)
+      assert {{:failed, ^second, :fork, :esrch}, guardian} = BareGuardian.event(guardian, :failed)
+
+      BareGuardian.tell(guardian, :info)
+      assert {{:info, %{children: 1}}, guardian} = BareGuardian.event(guardian, :info)
+      assert Family.members(token) == [child]
+      BareGuardian.abandon(guardian)
+      assert Family.members(token) == []
+      assert_unharmed(context)
+    end
+
     test "messages about children that there are not change nothing", context do
       token = Family.token()
       {guardian, child} = BareGuardian.run(BareGuardian.start(), ["sleep", token])

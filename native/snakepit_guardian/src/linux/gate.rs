@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use snakepit_core::wire::{Event, Step};
+use tracing::warn;
 
 use super::children::{State, Verdict};
 use super::guardian::{GATE, Guardian, add};
@@ -13,6 +14,19 @@ impl Guardian {
     /// Opens the gate; the child says through it how that went.
     pub(crate) fn release(&mut self, id: u64) {
         let Some(mut child) = self.children.get_mut(id) else { return };
+        match child.state {
+            State::Assigned(_) => {}
+            // Being ended, and whoever asks has not heard of it yet.
+            State::Discarded => {
+                let (step, errno) = (Step::Fork, libc::ESRCH);
+                self.frames.send(&Event::Failed { id, step, errno });
+                return;
+            }
+            _ => {
+                warn!(id, "asked to release a child that does not wait for it");
+                return;
+            }
+        }
         // Order: watched before it may say something. Unwatched it would run, and nobody be told.
         let watched = match &child.gate {
             Some(gate) => add(&self.epoll, gate.as_fd(), GATE | id),
