@@ -11,9 +11,12 @@ defmodule Snakepit.Guardian.Ending do
   # What the kernel may take to carry out SIGKILL.
   @kill_wait_ms 5_000
 
-  @doc "Waits for a guardian that was asked to end everything; if it dies over that, sweeps up."
-  @spec await_all_gone(port(), Run.t()) :: :ok
-  def await_all_gone(port, run) do
+  @doc """
+  Waits for a guardian that was asked to end everything. If it dies over that, or says nothing for so
+  many milliseconds, sweeps up.
+  """
+  @spec await_all_gone(port(), Run.t(), non_neg_integer()) :: :ok
+  def await_all_gone(port, run, timeout_ms) do
     receive do
       {^port, {:exit_status, _status}} ->
         sweep(run)
@@ -25,8 +28,12 @@ defmodule Snakepit.Guardian.Ending do
         case Native.wire_decode(frame) do
           {:ok, {:all_gone, _stopped, _killed, []}} -> :ok
           {:ok, {:all_gone, _stopped, _killed, left}} -> log_survivors(left)
-          _other -> await_all_gone(port, run)
+          _other -> await_all_gone(port, run, timeout_ms)
         end
+    after
+      timeout_ms ->
+        Logger.error("Snakepit's guardian does not answer; ending everything without it")
+        sweep(run)
     end
   end
 

@@ -5,8 +5,7 @@ defmodule Snakepit.Guardian.Server do
   # answers on, watches owners, and sweeps up if the guardian should die. What it promises is
   # described in `Snakepit.Guardian`.
 
-  # Longer than the grace period and the guardian's own patience with what it has killed.
-  use GenServer, shutdown: 30_000
+  use GenServer
 
   require Logger
 
@@ -18,6 +17,11 @@ defmodule Snakepit.Guardian.Server do
   @ahead 8
   # More children than one guardian starts. The lineage counts them modulo this number.
   @ids_per_guardian 67_108_864
+  # What the guardian may take on top of the grace period to end everything: longer than it has
+  # patience with what it has killed.
+  @all_gone_ms 15_000
+  # What a sweep may take on top of all that.
+  @sweep_ms 10_000
   # What the guardian may take to write its last word when nothing is left.
   @guardian_end_ms 5_000
   # What the guardian may take to answer the greeting.
@@ -25,6 +29,14 @@ defmodule Snakepit.Guardian.Server do
 
   @doc false
   def start_link(opts), do: GenServer.start_link(__MODULE__, opts, name: Guardian)
+
+  # Longer than anything that `terminate/2` waits for.
+  @doc false
+  def child_spec(opts) do
+    grace_ms = Keyword.fetch!(opts, :config).watchdog.grace_period_ms
+    shutdown = grace_ms + @all_gone_ms + @sweep_ms + @guardian_end_ms
+    Map.put(super(opts), :shutdown, shutdown)
+  end
 
   @doc "The markers of this run, with an empty worker id."
   def markers, do: :persistent_term.get({__MODULE__, :markers})
@@ -223,7 +235,7 @@ defmodule Snakepit.Guardian.Server do
   # death of the BEAM, so whatever the reason, it ends everything and then itself.
   def terminate(_reason, state) do
     if command(state.port, {:stop_all, state.grace_ms}),
-      do: Ending.await_all_gone(state.port, state.run),
+      do: Ending.await_all_gone(state.port, state.run, state.grace_ms + @all_gone_ms),
       else: Ending.sweep(state.run)
 
     # What the guardian said of their end was not passed on, and nobody else will say it.

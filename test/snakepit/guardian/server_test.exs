@@ -4,7 +4,7 @@ defmodule Snakepit.Guardian.ServerTest do
 
   import ExUnit.CaptureLog
 
-  alias Snakepit.{Command, Error, Guardian}
+  alias Snakepit.{Command, Config, Error, Guardian, Native, Run, RunID}
   alias Snakepit.Guardian.{Ending, Server}
   alias Snakepit.Test.{BadGuardian, Program, ProcScan}
 
@@ -230,6 +230,32 @@ defmodule Snakepit.Guardian.ServerTest do
       server = start([[:welcome], [{"AllGone", [0, 0, [72]]}]])
       log = capture_log(fn -> GenServer.stop(server) end)
       assert log =~ "survived the stop of the application: [72]"
+    end
+
+    test "does not wait for ever for a guardian that says nothing" do
+      # Not this run, which others use.
+      run = %{Run.current!() | id: RunID.generate()}
+      {:ok, markers} = Native.marker_environment(run.id, "left", run.instance)
+
+      env =
+        for {name, value} <- markers, do: {String.to_charlist(name), String.to_charlist(value)}
+
+      sleep = System.find_executable("sleep")
+      left = Port.open({:spawn_executable, sleep}, args: ["600"], env: env)
+      {:os_pid, os_pid} = Port.info(left, :os_pid)
+      mute = Port.open({:spawn_executable, sleep}, [:exit_status, args: ["600"]])
+
+      log = capture_log(fn -> assert Ending.await_all_gone(mute, run, 50) == :ok end)
+      assert log =~ "does not answer"
+      refute ProcScan.running?(os_pid)
+      {:os_pid, mute_pid} = Port.info(mute, :os_pid)
+      System.cmd("kill", ["#{mute_pid}"])
+    end
+
+    test "is given the time that its grace period takes" do
+      config = put_in(Config.fetch!().watchdog.grace_period_ms, 60_000)
+      spec = Guardian.child_spec(run: Run.current!(), config: config)
+      assert spec.shutdown > 60_000 + 15_000
     end
 
     test "comes with the end of a process that the server is linked to" do
