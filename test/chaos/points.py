@@ -33,8 +33,9 @@ FAULTS = {
 }
 # These fail so on files; pipes and sockets have other troubles.
 ON_FILES = {"write", "writev", "pwrite64", "read", "pread64", "readv"}
-# A BEAM without memory ends, and that is OTP's own decision. It is killed often enough here.
-ENDS_THE_BEAM = {"mmap", "brk", "mremap"}
+# A BEAM without memory ends, and that is OTP's own decision. It is killed often enough here. And if it
+# cannot watch a descriptor it drops it: its standard input first, over which it is told what to do.
+ENDS_THE_BEAM = {"mmap", "brk", "mremap", "epoll_ctl"}
 # Only after these is anything outside the process another: to die before any call in between is the same.
 NOTICED = {
     "write", "writev", "pwrite64", "sendto", "sendmsg", "connect", "shutdown", "rename", "renameat", "renameat2",

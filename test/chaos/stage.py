@@ -126,7 +126,13 @@ class Stage:
             return self.after_death(beam, struck, patience=0 if alone else 30, starts=alone)
         if alone:
             proc.send(guardian, signal.SIGCONT)
-        self.settle(point, beam, answer)
+        try:
+            self.settle(point, beam, answer)
+        except Broken:
+            # Struck at its last call, it may have answered before it died.
+            if point.target != "beam" or point.fault or beam.process.poll() != -signal.SIGKILL:
+                raise
+            return self.after_death(beam, True, patience=30, starts=False)
         self.guardians += struck and not point.fault
         return struck
 
