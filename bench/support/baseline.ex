@@ -7,9 +7,11 @@ defmodule Snakepit.Bench.Baseline do
 
   A ratio has got worse if two things are true:
 
-    * Every round is worse than every round that was saved. If nothing has changed, all orders of the
-      rounds of both runs are equally likely, and this one comes about once in 252 times with five
-      rounds each (once in 20 with three). Rounds that vary much hide small changes, as they should.
+    * Its rounds are worse than those that were saved. If nothing has changed, all orders of the rounds
+      of both runs are equally likely, and that every one of five is worse than every one of another
+      five comes about once in 252 times (once in 20 with three). Of more than five, so many have to be
+      worse that it is as rare (Mann and Whitney's test). Rounds that vary much hide small changes, as
+      they should.
     * It is worse by more than a tenth. What is different from run to run and the same in all rounds of
       one (where the linker put things, what else is in the caches) makes a difference of that order.
 
@@ -23,6 +25,8 @@ defmodule Snakepit.Bench.Baseline do
 
   @least 0.10
   @least_without_rounds 0.33
+  # Standard deviations: what five rounds have that are all worse than five others.
+  @rare 2.6
 
   @typedoc "What became of one row, and a sentence about it."
   @type finding :: {:worse | :gone | :new | :better, String.t()}
@@ -89,8 +93,15 @@ defmodule Snakepit.Bench.Baseline do
   defp ratio(then, _now), do: [{:gone, "#{then.name}: its ratio"}]
 
   defp below?(low, high) do
-    low.ratio < high.ratio * (1 - least(low, high)) and
-      Enum.max(rounds(low)) < Enum.min(rounds(high))
+    low.ratio < high.ratio * (1 - least(low, high)) and lower?(rounds(low), rounds(high))
+  end
+
+  defp lower?(low, high) do
+    {few, many} = {length(low), length(high)}
+    below = Enum.count(for(one <- low, other <- high, one < other, do: one))
+    pairs = few * many
+    deviation = :math.sqrt(pairs * (few + many + 1) / 12)
+    below == pairs or (below - pairs / 2) / deviation >= @rare
   end
 
   defp least(%{ratios: []}, _other), do: @least_without_rounds

@@ -34,6 +34,19 @@ defmodule Snakepit.Bench.BaselineTest do
     assert [{:worse, _}] = Baseline.compare([figure(noisy)], [figure(slower(1.5))])
   end
 
+  test "of many rounds a few may overlap" do
+    many = for _ <- 1..3, time <- @rounds, do: time
+    outlier = [20.0 | tl(many)]
+    worse = Enum.map(many, &(&1 * 1.25))
+    assert [{:worse, _}] = Baseline.compare([figure(outlier)], [figure(worse)])
+    # Not half of them.
+    half =
+      for {time, number} <- Enum.with_index(many),
+          do: if(rem(number, 2) == 0, do: time, else: 20.0)
+
+    assert Baseline.compare([figure(half)], [figure(worse)]) == []
+  end
+
   test "a figure without rounds has to be worse by more than a third" do
     single = fn value -> row(name: "start", unit: "ms", value: value, baseline: 10.0) end
     assert Baseline.compare([single.(10.0)], [single.(14.0)]) == []
