@@ -125,7 +125,8 @@ defmodule Snakepit.HostileFramesTest do
     test "who does not wait to be released is not: neither the running nor the ended", context do
       token = Family.token()
       {guardian, child} = BareGuardian.run(BareGuardian.start(), ["sleep", token])
-      {{:ready, second, _, _}, guardian} = BareGuardian.event(guardian, :ready)
+      # It forks the next one when it has the time.
+      {second, guardian} = {2, await_second(guardian)}
       # The one that runs, one that nobody has given anything to run, and one that is being ended.
       for request <- [{:release, 1}, {:release, second}], do: BareGuardian.tell(guardian, request)
       ended = BareGuardian.frame(Native.wire_encode({:stop, second, :sigkill, 0}))
@@ -139,6 +140,15 @@ defmodule Snakepit.HostileFramesTest do
       BareGuardian.abandon(guardian)
       assert Family.members(token) == []
       assert_unharmed(context)
+    end
+
+    defp await_second(guardian) do
+      BareGuardian.tell(guardian, :info)
+
+      case BareGuardian.event(guardian, :info) do
+        {{:info, %{ahead: 1}}, guardian} -> guardian
+        {{:info, %{ahead: 0}}, guardian} -> await_second(guardian)
+      end
     end
 
     test "messages about children that there are not change nothing", context do
