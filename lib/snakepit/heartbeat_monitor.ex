@@ -58,8 +58,7 @@ defmodule Snakepit.HeartbeatMonitor do
 
   use GenServer
 
-  alias Snakepit.HeartbeatMonitor.{Lifeline, Pinger, Rounds}
-  alias Snakepit.Telemetry
+  alias Snakepit.HeartbeatMonitor.{Events, Lifeline, Pinger, Rounds}
 
   # A timer that is this much late says that the BEAM did not run, or did not get around to it.
   @late_ms 50
@@ -273,11 +272,8 @@ defmodule Snakepit.HeartbeatMonitor do
   defp catch_up(state), do: state
 
   defp miss(state) do
-    Telemetry.execute(
-      [:snakepit, :heartbeat, :timeout],
-      %{count: 1, missed_count: state.missed},
-      %{worker_id: state.worker_id, timeout_threshold_ms: state.timeout_threshold}
-    )
+    metadata = %{worker_id: state.worker_id, timeout_threshold_ms: state.timeout_threshold}
+    Events.timeout(state.missed, metadata)
 
     if state.missed >= state.max_missed_heartbeats do
       Process.exit(state.worker, :heartbeat_timeout)
@@ -292,8 +288,7 @@ defmodule Snakepit.HeartbeatMonitor do
     in_flight = Integer.to_string(timestamp)
     now = now()
     state = transmit(state, in_flight)
-    measurements = %{count: 1, timestamp: timestamp}
-    Telemetry.execute([:snakepit, :heartbeat, :ping_sent], measurements, metadata(state))
+    Events.ping_sent(timestamp, metadata(state))
 
     state = %{
       state
@@ -306,9 +301,11 @@ defmodule Snakepit.HeartbeatMonitor do
     arm(state, min(state.deadline, next_look(state, now)))
   end
 
-  # Whether its pong to this ping can wait until the next one is due.
-  defp well?(state),
-    do: state.tells_time? and state.missed == 0 and state.timeout_threshold >= state.ping_interval
+  # Whether its pong to this ping can wait until the next one is due, and will be all that there is.
+  defp well?(state) do
+    state.tells_time? and state.missed == 0 and state.rest == "" and
+      state.timeout_threshold >= state.ping_interval
+  end
 
   defp hand_over(state, rounds), do: %{state | rounds: rounds, timer: nil, due: nil}
 
@@ -432,13 +429,7 @@ defmodule Snakepit.HeartbeatMonitor do
   # `after_ms` is what its process says, by its own clock.
   defp pong(state, after_ms) do
     {how, latency} = Lifeline.latency(after_ms, now() - state.pinged_at)
-
-    Telemetry.execute(
-      [:snakepit, :heartbeat, :pong_received],
-      %{count: 1, latency_ms: latency},
-      metadata(state)
-    )
-
+    Events.pong_received(latency, metadata(state))
     state = %{state | in_flight: nil, last_latency: latency, tells_time?: how == :told}
     alive(state, state.pinged_at + latency)
   end

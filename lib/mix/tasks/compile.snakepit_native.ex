@@ -78,19 +78,20 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
   end
 
   defp cargo_build do
-    with {:ok, cargo} <- find_cargo(), :ok <- check_version(cargo) do
+    with {:ok, cargo} <- find_cargo(),
+         {version, _status} = System.cmd(cargo, ["-vV"], stderr_to_stdout: true),
+         :ok <- check_version(version) do
       Mix.shell().info("Building Snakepit's native code (the first time takes a minute)")
 
       with {:ok, nif} <- build_package(cargo, "snakepit_nif"),
-           {:ok, guardian} <- build_guardian(cargo),
+           {:ok, guardian} <- build_guardian(cargo, version),
            do: {:ok, [nif, guardian]}
     end
   end
 
   # What a fork copies and an `execve` throws away is less if there are no libraries.
-  defp build_guardian(cargo) do
+  defp build_guardian(cargo, version) do
     with {:unix, :linux} <- :os.type(),
-         {version, 0} <- System.cmd(cargo, ["-vV"], stderr_to_stdout: true),
          [_, target] <- Regex.run(~r/^host: (\S+)$/m, version),
          flags = "#{System.get_env("RUSTFLAGS")} #{@static}",
          options = [cd: root(), env: [{"RUSTFLAGS", flags}], stderr_to_stdout: true],
@@ -131,11 +132,10 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
     end
   end
 
-  defp check_version(cargo) do
-    {output, _status} = System.cmd(cargo, ["--version"], stderr_to_stdout: true)
+  defp check_version(version) do
     required = required_version()
 
-    with [_, found] <- Regex.run(~r/^cargo (\d+\.\d+\.\d+)/, output),
+    with [_, found] <- Regex.run(~r/^cargo (\d+\.\d+\.\d+)/, version),
          :lt <- Version.compare(found, required <> ".0") do
       {:error,
        "Rust #{required} or newer is needed, and this is #{found}. Update it, for example with " <>

@@ -10,8 +10,7 @@ defmodule Snakepit.HeartbeatMonitor.Rounds do
 
   use GenServer
 
-  alias Snakepit.HeartbeatMonitor.Lifeline
-  alias Snakepit.Telemetry
+  alias Snakepit.HeartbeatMonitor.{Events, Lifeline}
 
   @typedoc """
   What a monitor hands over and gets back. All times are milliseconds of a clock that nobody sets.
@@ -89,12 +88,7 @@ defmodule Snakepit.HeartbeatMonitor.Rounds do
   defp look(visit, state) do
     with {:ok, data} <- Lifeline.receive_now(visit.socket),
          {:ok, latency} <- only_pong(visit, data) do
-      Telemetry.execute(
-        [:snakepit, :heartbeat, :pong_received],
-        %{count: 1, latency_ms: latency},
-        visit.metadata
-      )
-
+      Events.pong_received(latency, visit.metadata)
       last_pong_at = visit.pinged_at + latency
       pongs = visit.pongs + 1
       ask(state, %{visit | pongs: pongs, last_pong_at: last_pong_at, last_latency: latency})
@@ -123,8 +117,7 @@ defmodule Snakepit.HeartbeatMonitor.Rounds do
     in_flight = Integer.to_string(timestamp)
     now = now()
     Lifeline.ping(visit.socket, in_flight)
-    measurements = %{count: 1, timestamp: timestamp}
-    Telemetry.execute([:snakepit, :heartbeat, :ping_sent], measurements, visit.metadata)
+    Events.ping_sent(timestamp, visit.metadata)
     due = Lifeline.next_ping(now, visit.interval, visit.grid)
     visit = %{visit | in_flight: in_flight, pinged_at: now, due: due, pings: visit.pings + 1}
     %{state | times: Map.update(state.times, due, [visit], &[visit | &1])}
