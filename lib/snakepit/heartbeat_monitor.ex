@@ -314,13 +314,14 @@ defmodule Snakepit.HeartbeatMonitor do
       monitor: self(),
       socket: state.socket,
       interval: state.ping_interval,
+      threshold: state.timeout_threshold,
       grid: state.grid,
       metadata: metadata(state),
       pings: state.pings,
       pongs: state.pongs,
       last_pong_at: state.last_pong_at,
       last_latency: state.last_latency,
-      in_flight: nil,
+      unread: [],
       pinged_at: nil,
       due: nil,
       data: ""
@@ -336,11 +337,12 @@ defmodule Snakepit.HeartbeatMonitor do
 
       visit ->
         state = resume(state, visit)
-        if state.in_flight, do: arm(state, min(state.deadline, state.due)), else: ping(state)
+        arm(state, min(state.deadline, state.due))
     end
   end
 
-  # With what has come of it meanwhile. A pong may be among what was not understood.
+  # With what has come of it meanwhile. A pong may be among what was not understood; of those that are
+  # missing the oldest counts.
   defp resume(state, visit) do
     Process.demonitor(state.rounds, [:flush])
     state = %{state | rounds: nil}
@@ -348,11 +350,14 @@ defmodule Snakepit.HeartbeatMonitor do
   end
 
   defp take_over(state, visit) do
-    known =
-      Map.take(visit, [:pings, :pongs, :last_pong_at, :last_latency, :in_flight, :pinged_at, :due])
+    {in_flight, pinged_at} = List.first(visit.unread, {nil, visit.pinged_at})
 
-    state = Map.merge(state, known)
-    take(%{state | deadline: visit.pinged_at + state.timeout_threshold}, visit.data)
+    visit
+    |> Map.take([:pings, :pongs, :last_pong_at, :last_latency, :due])
+    |> Map.merge(%{in_flight: in_flight, pinged_at: pinged_at})
+    |> then(&Map.merge(state, &1))
+    |> Map.put(:deadline, pinged_at + state.timeout_threshold)
+    |> take(visit.data)
   end
 
   # The first pong is awaited at once, because others wait for it. After that, those that say when they

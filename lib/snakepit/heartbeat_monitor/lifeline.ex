@@ -3,6 +3,8 @@ defmodule Snakepit.HeartbeatMonitor.Lifeline do
 
   # The lines that go over a lifeline, as `Snakepit.HeartbeatMonitor` describes them.
 
+  alias Snakepit.Pulse
+
   # A longer line is no pong.
   @max_line 1_024
 
@@ -11,13 +13,10 @@ defmodule Snakepit.HeartbeatMonitor.Lifeline do
     do: :socket.send(socket, <<"PING:", timestamp::binary, ?\n>>, [], 0)
 
   @doc """
-  When the next ping is due: at a time that others have too, up to a twentieth of the interval early.
-  To wake the BEAM takes longer than a ping does, and so a thousand wake it a few times per second.
+  When the next ping is due: at a time that others have too, up to a twentieth of the interval early,
+  so that a thousand wake the BEAM a few times per second.
   """
-  def next_ping(pinged_at, interval, grid) do
-    next = pinged_at + interval
-    next - Integer.mod(next, grid)
-  end
+  def next_ping(pinged_at, interval, grid), do: Pulse.at_or_before(pinged_at + interval, grid)
 
   @doc "What has arrived, without waiting and without being told later. A closed one has nothing."
   @spec receive_now(:socket.socket()) :: {:ok, binary()} | :nothing

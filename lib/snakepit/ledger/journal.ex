@@ -42,11 +42,9 @@ defmodule Snakepit.Ledger.Journal do
     with {:ok, {}} <- wrap(Native.journal_sync(journal), :journal_sync), do: :ok
   end
 
-  @doc "Whether there is anything to carry off."
-  @spec empty?(reference(), Path.t()) :: boolean()
-  def empty?(journal, directory) do
-    Native.journal_length(journal) == 0 and not File.exists?(old_file(directory))
-  end
+  @doc "Whether nothing was appended since the last was carried off."
+  @spec empty?(reference()) :: boolean()
+  def empty?(journal), do: Native.journal_length(journal) == 0
 
   @doc """
   Hands what was appended so far to `fun`, and forgets it if that gives `:ok`. If it does not, the

@@ -15,7 +15,7 @@ defmodule Snakepit.Pool.PIDLedger do
 
   require Logger
 
-  alias Snakepit.{Config, DataDir, Error, History, Native, Reaper, Run, RunState}
+  alias Snakepit.{Config, DataDir, Error, History, Native, Pulse, Reaper, Run, RunState}
   alias Snakepit.Ledger.{Journal, Table}
 
   @carry_interval_ms 1_000
@@ -138,7 +138,16 @@ defmodule Snakepit.Pool.PIDLedger do
     run = Run.current!()
     config = Config.fetch!()
 
-    state = %{run: run, config: config, table: open!(run), failing: nil, report: nil}
+    state = %{
+      run: run,
+      config: config,
+      table: open!(run),
+      # Whether all that had been appended when it was last carried has arrived in the table.
+      carried?: false,
+      failing: nil,
+      report: nil
+    }
+
     # Not after a crash of this process: then the run is where it was.
     if RunState.current() == :initializing, do: clean_up(run, config)
     {:ok, schedule(carry(state))}
@@ -227,12 +236,13 @@ defmodule Snakepit.Pool.PIDLedger do
   defp carry(state) do
     %{run: run, table: table} = state
 
-    if Journal.empty?(run.journal, run.directory) do
+    # Mostly nothing has happened, and then no file is touched.
+    if state.carried? and Journal.empty?(run.journal) do
       state
     else
       case Journal.carry(run.journal, run.directory, &Table.store(table, &1)) do
-        :ok -> recovered(state)
-        {:error, error} -> failed(state, error)
+        :ok -> recovered(%{state | carried?: true})
+        {:error, error} -> failed(%{state | carried?: false}, error)
       end
     end
   end
@@ -257,7 +267,7 @@ defmodule Snakepit.Pool.PIDLedger do
   defp failed(state, _error), do: state
 
   defp schedule(state) do
-    Process.send_after(self(), :carry, @carry_interval_ms)
+    Process.send_after(self(), :carry, Pulse.next(@carry_interval_ms), abs: true)
     state
   end
 

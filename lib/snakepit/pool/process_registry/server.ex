@@ -8,7 +8,7 @@ defmodule Snakepit.Pool.ProcessRegistry.Server do
 
   require Logger
 
-  alias Snakepit.{Config, Native}
+  alias Snakepit.{Config, Native, Pulse}
   alias Snakepit.Pool.{PIDLedger, ProcessRegistry}
   alias Snakepit.Pool.ProcessRegistry.Table
 
@@ -233,8 +233,7 @@ defmodule Snakepit.Pool.ProcessRegistry.Server do
     limit = now() - older_than_ms
 
     stale =
-      for %{status: :reserved, since_ms: since} = info <- Table.all(),
-          since < limit,
+      for info <- Table.reserved_before(limit),
           # Not if it becomes active at this very moment.
           Table.taken?(info.worker_id),
           do: info
@@ -248,7 +247,11 @@ defmodule Snakepit.Pool.ProcessRegistry.Server do
     removed
   end
 
-  defp schedule_watch, do: Process.send_after(self(), :watch_new, @watch_interval_ms)
-  defp schedule_sweep, do: Process.send_after(self(), :sweep, @sweep_interval_ms)
+  defp schedule_watch, do: schedule(:watch_new, @watch_interval_ms)
+  defp schedule_sweep, do: schedule(:sweep, @sweep_interval_ms)
+
+  defp schedule(message, interval_ms),
+    do: Process.send_after(self(), message, Pulse.next(interval_ms), abs: true)
+
   defp now, do: System.monotonic_time(:millisecond)
 end

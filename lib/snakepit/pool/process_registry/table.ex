@@ -48,6 +48,14 @@ defmodule Snakepit.Pool.ProcessRegistry.Table do
 
   def all, do: for({_id, info, _gate} <- :ets.tab2list(@table), do: info)
 
+  @doc "Those that were reserved before that time and are not active. Copies no others."
+  def reserved_before(limit_ms) do
+    pattern = {:_, %{status: :reserved, since_ms: :"$1"}, :_}
+
+    for {_id, info, _gate} <- :ets.select(@table, [{pattern, [{:<, :"$1", limit_ms}], [:"$_"]}]),
+        do: info
+  end
+
   @doc "Whoever gets `true` has the reservation, to activate or to forget it."
   def taken?(worker_id) do
     gates = for {_id, _info, gate} <- :ets.lookup(@table, worker_id), do: gate
