@@ -314,14 +314,13 @@ defmodule Snakepit.HeartbeatMonitor do
       monitor: self(),
       socket: state.socket,
       interval: state.ping_interval,
-      threshold: state.timeout_threshold,
       grid: state.grid,
       metadata: metadata(state),
       pings: state.pings,
       pongs: state.pongs,
       last_pong_at: state.last_pong_at,
       last_latency: state.last_latency,
-      unread: [],
+      in_flight: nil,
       pinged_at: nil,
       due: nil,
       data: ""
@@ -337,12 +336,11 @@ defmodule Snakepit.HeartbeatMonitor do
 
       visit ->
         state = resume(state, visit)
-        arm(state, min(state.deadline, state.due))
+        if state.in_flight, do: arm(state, min(state.deadline, state.due)), else: ping(state)
     end
   end
 
-  # With what has come of it meanwhile. A pong may be among what was not understood; of those that are
-  # missing the oldest counts.
+  # With what has come of it meanwhile. A pong may be among what was not understood.
   defp resume(state, visit) do
     Process.demonitor(state.rounds, [:flush])
     state = %{state | rounds: nil}
@@ -350,14 +348,11 @@ defmodule Snakepit.HeartbeatMonitor do
   end
 
   defp take_over(state, visit) do
-    {in_flight, pinged_at} = List.first(visit.unread, {nil, visit.pinged_at})
+    known =
+      Map.take(visit, [:pings, :pongs, :last_pong_at, :last_latency, :in_flight, :pinged_at, :due])
 
-    visit
-    |> Map.take([:pings, :pongs, :last_pong_at, :last_latency, :due])
-    |> Map.merge(%{in_flight: in_flight, pinged_at: pinged_at})
-    |> then(&Map.merge(state, &1))
-    |> Map.put(:deadline, pinged_at + state.timeout_threshold)
-    |> take(visit.data)
+    state = Map.merge(state, known)
+    take(%{state | deadline: visit.pinged_at + state.timeout_threshold}, visit.data)
   end
 
   # The first pong is awaited at once, because others wait for it. After that, those that say when they

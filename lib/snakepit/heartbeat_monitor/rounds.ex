@@ -5,27 +5,21 @@ defmodule Snakepit.HeartbeatMonitor.Rounds do
   # wake a process costs the BEAM more than a ping does, so a thousand monitors that ping for themselves
   # take twice the processor time.
   #
-  # This is for the everyday alone: all pongs are there when they are looked at, and say when they were
-  # sent. So nothing is lost if several are looked at together, as long as none of them could have come
-  # too late meanwhile. Whatever else may be, the monitor gets its worker back and knows what to do.
+  # This is for the everyday alone: when the next ping is due, the pong to the last one is there, and says
+  # when it was sent. Whatever else may be, the monitor gets its worker back and knows what to do.
 
   use GenServer
 
   alias Snakepit.HeartbeatMonitor.{Events, Lifeline}
 
-  # To receive takes as long as to send, for one pong and for several.
-  @most_unread 4
-
   @typedoc """
   What a monitor hands over and gets back. All times are milliseconds of a clock that nobody sets.
 
-    * `:monitor`, `:socket`, `:interval`, `:threshold`, `:grid`, `:metadata` - whose it is, and when to ask
+    * `:monitor`, `:socket`, `:interval`, `:grid`, `:metadata` - whose it is, and when to ask
     * `:pings`, `:pongs`, `:last_pong_at`, `:last_latency` - what has come of it
-    * `:unread` - pings whose pongs were not looked at, the oldest first: their timestamps as text, and
-      when they were sent
-    * `:pinged_at` - when the last one was
-    * `:due` - when it is time for the next
-    * `:data` - what has come that was not the pongs to these
+    * `:in_flight`, `:pinged_at` - the timestamp of the last ping, and when it was sent
+    * `:due` - when its pong was to be looked at
+    * `:data` - what has come that was no such pong
   """
   @type visit :: map()
 
@@ -45,9 +39,7 @@ defmodule Snakepit.HeartbeatMonitor.Rounds do
     end
   end
 
-  @doc """
-  Takes the caller's worker back, with all pongs that are there. `nil` if whoever had it is gone.
-  """
+  @doc "Takes the caller's worker back. `nil` if whoever had it is gone."
   @spec leave() :: visit() | nil
   def leave do
     with nil <- GenServer.call(__MODULE__, :leave, :infinity) do
@@ -80,7 +72,7 @@ defmodule Snakepit.HeartbeatMonitor.Rounds do
 
     case found do
       nil -> {:reply, nil, state}
-      {due, visit} -> {:reply, read(visit), update_in(state.times[due], &List.delete(&1, visit))}
+      {due, visit} -> {:reply, visit, update_in(state.times[due], &List.delete(&1, visit))}
     end
   end
 
@@ -94,69 +86,40 @@ defmodule Snakepit.HeartbeatMonitor.Rounds do
   def handle_info(_stray, state), do: {:noreply, state}
 
   defp look(visit, state) do
-    with false <- can_wait?(visit),
-         %{unread: [_ | _]} = visit <- read(visit) do
-      send(visit.monitor, {__MODULE__, :back, visit})
-      state
+    with {:ok, data} <- Lifeline.receive_now(visit.socket),
+         {:ok, latency} <- only_pong(visit, data) do
+      Events.pong_received(latency, visit.metadata)
+      last_pong_at = visit.pinged_at + latency
+      pongs = visit.pongs + 1
+      ask(state, %{visit | pongs: pongs, last_pong_at: last_pong_at, last_latency: latency})
     else
-      true -> ask(state, visit)
-      %{unread: []} = visit -> ask(state, visit)
+      {:unexpected, data} -> give_back(state, %{visit | data: data})
+      :nothing -> give_back(state, visit)
     end
   end
 
-  # Whether the oldest of its pongs is not late yet when the next ping is due.
-  defp can_wait?(%{unread: [{_timestamp, pinged_at} | _] = unread} = visit),
-    do:
-      length(unread) < @most_unread and visit.due + visit.interval <= pinged_at + visit.threshold
-
-  defp read(visit) do
-    with {:ok, data} <- Lifeline.receive_now(visit.socket) do
-      case Lifeline.pongs(data) do
-        {pongs, ""} -> answered(visit, pongs, data)
-        _incomplete -> %{visit | data: data}
-      end
+  defp only_pong(%{in_flight: in_flight} = visit, data) do
+    with {[{^in_flight, after_ms}], ""} <- Lifeline.pongs(data),
+         {:told, latency} <- Lifeline.latency(after_ms, now() - visit.pinged_at) do
+      {:ok, latency}
     else
-      :nothing -> visit
+      _other -> {:unexpected, data}
     end
   end
 
-  # All as they were to come, or none.
-  defp answered(visit, pongs, data) do
-    case latencies(visit.unread, pongs, now()) do
-      :unexpected -> %{visit | data: data}
-      latencies -> Enum.reduce(latencies, visit, &pong/2)
-    end
-  end
-
-  defp latencies(_unread, [], _now), do: []
-
-  defp latencies([{timestamp, pinged_at} | unread], [{timestamp, after_ms} | pongs], now) do
-    with {:told, latency} <- Lifeline.latency(after_ms, now - pinged_at),
-         latencies when is_list(latencies) <- latencies(unread, pongs, now) do
-      [latency | latencies]
-    else
-      _other -> :unexpected
-    end
-  end
-
-  defp latencies(_unread, _pongs, _now), do: :unexpected
-
-  defp pong(latency, %{unread: [{_timestamp, pinged_at} | unread]} = visit) do
-    Events.pong_received(latency, visit.metadata)
-    pongs = visit.pongs + 1
-    last_pong_at = pinged_at + latency
-    %{visit | unread: unread, pongs: pongs, last_pong_at: last_pong_at, last_latency: latency}
+  defp give_back(state, visit) do
+    send(visit.monitor, {__MODULE__, :back, visit})
+    state
   end
 
   defp ask(state, visit) do
     timestamp = System.os_time(:millisecond)
-    text = Integer.to_string(timestamp)
+    in_flight = Integer.to_string(timestamp)
     now = now()
-    Lifeline.ping(visit.socket, text)
+    Lifeline.ping(visit.socket, in_flight)
     Events.ping_sent(timestamp, visit.metadata)
     due = Lifeline.next_ping(now, visit.interval, visit.grid)
-    unread = visit.unread ++ [{text, now}]
-    visit = %{visit | unread: unread, pinged_at: now, due: due, pings: visit.pings + 1}
+    visit = %{visit | in_flight: in_flight, pinged_at: now, due: due, pings: visit.pings + 1}
     %{state | times: Map.update(state.times, due, [visit], &[visit | &1])}
   end
 

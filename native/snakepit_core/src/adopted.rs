@@ -7,7 +7,6 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-use crate::process::Found;
 use crate::{Identity, Process};
 
 /// The file's name in the run's directory.
@@ -53,11 +52,7 @@ fn note(identity: &Identity) -> Vec<u8> {
 
 /// In doubt it does.
 fn may_live(identity: &Identity) -> bool {
-    match Process::reopen(identity, None) {
-        Ok(Found::Gone) => false,
-        Ok(Found::Same(process)) => process.is_alive().unwrap_or(true),
-        Ok(Found::Ambiguous) | Err(_) => true,
-    }
+    Process::still_runs(identity).unwrap_or(true)
 }
 
 /// All that were noted, as far as the file is whole. Nothing if there is no such file.

@@ -101,6 +101,31 @@ impl Process {
         }
     }
 
+    /// Whether the process that `identity` was taken from can still run.
+    ///
+    /// Where the kernel has handles nothing of the process table is read, so that it costs little to ask
+    /// this of thousands.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ambiguous`] if nobody can say whether what has its pid now is this process;
+    /// [`Error::Os`].
+    pub fn still_runs(identity: &Identity) -> Result<bool, Error> {
+        if let (Scope::Here, Some(then)) = (identity.scope(), &identity.handle) {
+            let reference = os::Reference::open(identity.pid).map_err(Error::os("process open"))?;
+            let Some(reference) = reference else { return Ok(false) };
+            if let Some(now) = reference.handle() {
+                let exited = reference.has_exited().map_err(Error::os("process state"))?;
+                return Ok(now == *then && !exited);
+            }
+        }
+        match Self::reopen(identity, None)? {
+            Found::Same(process) => process.is_alive(),
+            Found::Gone => Ok(false),
+            Found::Ambiguous => Err(Error::Ambiguous(identity.pid)),
+        }
+    }
+
     fn compare_by_start(self, earlier: &Identity, run_id: Option<RunId>) -> Result<Found, Error> {
         if self.identity.start == 0 || earlier.start == 0 {
             return Ok(Found::Ambiguous);

@@ -52,6 +52,33 @@ fn a_zombie_opens_and_is_not_alive() {
 }
 
 #[test]
+fn who_still_runs_is_known_with_a_handle_and_without() {
+    let (mut child, other, zombie) = (Spawned::polite(), Spawned::polite(), Spawned::zombie());
+    let without_handle =
+        |child: &Spawned| Identity { handle: None, settled: true, ..child.identity() };
+    let still_runs = |identity| Process::still_runs(&identity).unwrap();
+    assert!(still_runs(child.identity()));
+    assert!(still_runs(without_handle(&child)));
+    assert!(!still_runs(zombie.identity()));
+    assert!(!still_runs(without_handle(&zombie)));
+
+    // Whoever has the pid now, it is not the one with that handle, or with that start time.
+    if other.identity().handle.is_some() {
+        assert!(!still_runs(Identity { handle: other.identity().handle, ..child.identity() }));
+    }
+    let start = child.identity().start + 1;
+    assert!(!still_runs(Identity { start, ..without_handle(&child) }));
+
+    let (known, known_by_start) = (child.identity(), without_handle(&child));
+    child.end();
+    assert!(!still_runs(known));
+    assert!(!still_runs(known_by_start));
+
+    let unsettled = Identity { settled: false, ..without_handle(&other) };
+    assert!(matches!(Process::still_runs(&unsettled), Err(Error::Ambiguous(_))));
+}
+
+#[test]
 fn a_thread_is_not_a_process() {
     std::thread::spawn(|| {
         let tid = nix::unistd::gettid().as_raw();

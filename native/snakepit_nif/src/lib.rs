@@ -104,11 +104,7 @@ fn process_lookup(os_pid: PidTerm) -> Answer<ProcessTerm> {
 /// `Snakepit.Native.process_alive/1`.
 #[rustler::nif]
 fn process_alive(identity: IdentityTerm) -> Answer<bool> {
-    match open(&identity) {
-        Ok(process) => Ok(process.is_alive()?),
-        Err(Error::NoSuchProcess(_)) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
+    Ok(Process::still_runs(&identity.identity()?)?)
 }
 
 /// `Snakepit.Native.process_info/1`. Reads three small files of `/proc`.
