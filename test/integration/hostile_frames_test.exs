@@ -336,14 +336,25 @@ defmodule Snakepit.HostileFramesTest do
     test "connections that nobody claims do not pile up", context do
       guardian = Guardian.os_pid()
       open = fn -> length(File.ls!("/proc/#{guardian}/fd")) end
+      # Before and among those that leave are some that stay.
+      stay = fn -> for _ <- 1..30, do: Guardian.connect() end
       before = open.()
+      staying = stay.()
 
       for _ <- 1..100 do
         {:ok, socket, _token} = Guardian.connect()
         :gen_tcp.close(socket)
       end
 
-      assert_door_works()
+      staying = staying ++ stay.()
+      for _ <- 1..100, do: assert_door_works()
+      eventually(fn -> open.() < before + 80 end)
+
+      for {:ok, socket, token} <- staying do
+        assert :ok = pipe(token)
+        assert {:ok, "hello\n"} = :gen_tcp.recv(socket, 0, 5_000)
+      end
+
       eventually(fn -> open.() < before + 20 end)
       assert_unharmed(context)
     end

@@ -23,6 +23,9 @@ pub const TOKEN: usize = 16;
 /// Visitors that have not shown a token yet, and those that no child has been given yet, at the most
 /// each. Beyond that the oldest goes.
 const MAX_VISITORS: usize = 4096;
+/// How many are asked whether they have left when one comes: more than one, so that they get fewer. Not
+/// all, because thousands may come at once.
+const ASKED_PER_VISITOR: usize = 2;
 
 pub struct Door {
     pub listener: UnixListener,
@@ -34,6 +37,8 @@ pub struct Door {
     strangers: BTreeMap<u64, UnixStream>,
     visitors: BTreeMap<u64, ([u8; TOKEN], UnixStream)>,
     next: u64,
+    /// Who was last asked whether it has left.
+    asked: u64,
 }
 
 impl Door {
@@ -57,6 +62,7 @@ impl Door {
             strangers: BTreeMap::new(),
             visitors: BTreeMap::new(),
             next: 0,
+            asked: 0,
         })
     }
 
@@ -97,7 +103,7 @@ impl Door {
             Err(Errno::EAGAIN | Errno::EINTR) => return self.stranger(number),
             Ok(TOKEN) => {
                 let stream = self.strangers.remove(&number)?;
-                self.visitors.retain(|_, (_, visitor)| !has_left(visitor));
+                self.see_some_off();
                 self.visitors.insert(number, (token, stream));
                 if self.visitors.len() > MAX_VISITORS {
                     self.visitors.pop_first();
@@ -107,6 +113,21 @@ impl Door {
             _ => drop(self.strangers.remove(&number)),
         }
         None
+    }
+
+    /// Asks the next few, in turn, and drops those that have left.
+    fn see_some_off(&mut self) {
+        for _ in 0..ASKED_PER_VISITOR {
+            let next = self.visitors.range(self.asked + 1..).next();
+            let Some((&number, (_, visitor))) = next.or_else(|| self.visitors.first_key_value())
+            else {
+                return;
+            };
+            self.asked = number;
+            if has_left(visitor) {
+                self.visitors.remove(&number);
+            }
+        }
     }
 
     /// The connection that was opened with this token, for the child to own.
