@@ -27,7 +27,7 @@ defmodule Snakepit.LegacyLedger do
   defp entries(path) do
     # Its entries hold pids, and those the names of nodes, which are atoms: a bounded number, once.
     case Salvage.read(path, []) do
-      {:ok, %{objects: objects}} -> Enum.flat_map(objects, &entry/1)
+      {:ok, found} -> Enum.flat_map(found.objects ++ found.leftovers, &entry/1)
       {:error, _no_table} -> []
     end
   end

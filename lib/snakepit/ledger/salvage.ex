@@ -6,8 +6,11 @@ defmodule Snakepit.Ledger.Salvage do
   # DETS trusts what it reads. Of files with a few wrong bytes it opens most and hands out wrong values,
   # refuses some, takes down the process that asks with others, and with some it loops for ever, in a
   # process that nobody can name. None of that may happen at a start. So the objects of a dead table are
-  # looked for where they are: each is a tuple in the external term format, whole or not there. What
-  # DETS has freed and not overwritten turns up too; what is not to be believed shows by its seal.
+  # looked for where they are: each is a tuple in the external term format, whole or not there.
+  #
+  # What DETS has freed is there too until it is written over, in parts. Those that are whole may be of
+  # use: a collection is freed and written elsewhere when one of its objects changes, and whoever dies
+  # in between has only what was freed. What is not to be believed shows by its seal.
 
   # Two bytes that every tuple of up to 255 elements begins with.
   @tuple <<131, 104>>
@@ -15,20 +18,26 @@ defmodule Snakepit.Ledger.Salvage do
   # end of the file. What is found in this time is what there is; a whole table needs none of it.
   @patience_ms 3_000
   @cookie 0x00ABCDEF
+  # After the length of a collection of objects that was not freed.
+  @active <<0x12345678::32>>
   @version 9
 
-  @type found :: %{objects: [tuple()], complete?: boolean()}
+  @type found :: %{objects: [tuple()], leftovers: [tuple()], complete?: boolean()}
 
   @doc """
-  The tuples in a DETS file, and whether there are as many as its header says. An error for what is no
-  DETS file. With `:safe` no atom is made.
+  The tuples in a DETS file, and whether there are as many as its header says; and those that were
+  freed. An error for what is no DETS file. With `:safe` no atom is made.
   """
   @spec read(Path.t(), [:safe]) :: {:ok, found()} | {:error, File.posix() | :not_a_table}
   def read(path, options \\ [:safe]) do
     with {:ok, bytes} <- File.read(path), {:ok, least} <- header(bytes) do
       deadline = System.monotonic_time(:millisecond) + @patience_ms
-      {whole?, objects} = scan(bytes, 0, {options, deadline}, [])
-      {:ok, %{objects: objects, complete?: whole? and length(objects) >= least}}
+
+      {whole?, objects, leftovers} =
+        scan(bytes, 0, collections(bytes), {options, deadline}, {[], []})
+
+      complete? = whole? and length(objects) >= least
+      {:ok, %{objects: objects, leftovers: leftovers, complete?: complete?}}
     end
   end
 
@@ -41,24 +50,44 @@ defmodule Snakepit.Ledger.Salvage do
 
   defp header(_other), do: {:error, :not_a_table}
 
-  defp scan(bytes, from, {options, deadline} = how, found) do
+  defp scan(bytes, from, collections, {options, deadline} = how, {objects, leftovers} = found) do
     case :binary.match(bytes, @tuple, scope: {from, byte_size(bytes) - from}) do
       :nomatch ->
-        {true, Enum.reverse(found)}
+        {true, Enum.reverse(objects), Enum.reverse(leftovers)}
 
       {position, _length} ->
-        rest = binary_part(bytes, position, byte_size(bytes) - position)
+        collections = Enum.drop_while(collections, fn {_from, to} -> to <= position end)
 
-        case decode(rest, options) do
-          # Not into the object again: it may hold terms of its own.
+        case decode(binary_part(bytes, position, byte_size(bytes) - position), options) do
           {:ok, object, used} ->
-            scan(bytes, position + used, how, [object | found])
+            {next, found} = sort_in(object, position, position + used, collections, found)
+            scan(bytes, next, collections, how, found)
 
           :error ->
             if late?(deadline),
-              do: {false, Enum.reverse(found)},
-              else: scan(bytes, position + 1, how, found)
+              do: {false, Enum.reverse(objects), Enum.reverse(leftovers)},
+              else: scan(bytes, position + 1, collections, how, found)
         end
+    end
+  end
+
+  # And where to go on: not in the object, which may hold terms of its own. One that was freed may end
+  # in what was written over it.
+  defp sort_in(object, position, stop, [{from, _to} | _], {objects, leftovers})
+       when from < position,
+       do: {stop, {[object | objects], leftovers}}
+
+  defp sort_in(object, _position, stop, [{from, _to} | _], {objects, leftovers}),
+    do: {min(stop, from), {objects, [object | leftovers]}}
+
+  defp sort_in(object, _position, stop, [], {objects, leftovers}),
+    do: {stop, {objects, [object | leftovers]}}
+
+  # Where each begins and ends, in the order of the file. Bytes of an object may look like one.
+  defp collections(bytes) do
+    for {position, _length} <- :binary.matches(bytes, @active), position >= 4 do
+      <<length::32>> = binary_part(bytes, position - 4, 4)
+      {position, position - 4 + length}
     end
   end
 

@@ -37,9 +37,11 @@ defmodule Snakepit.Ledger.Table do
     path = path(directory)
 
     if File.exists?(path) do
-      with {:ok, %{objects: objects, complete?: complete?}} <- Salvage.read(path) do
-        contents = Enum.reduce(objects, empty(), &object/2)
-        {:ok, if(complete?, do: contents, else: %{contents | bad: contents.bad + 1})}
+      with {:ok, found} <- Salvage.read(path) do
+        # Those that were freed are not damaged, but written over.
+        freed = %{Enum.reduce(found.leftovers, empty(), &object/2) | bad: 0}
+        contents = Enum.reduce(found.objects, freed, &object/2)
+        {:ok, if(found.complete?, do: contents, else: %{contents | bad: contents.bad + 1})}
       end
     else
       {:ok, empty()}

@@ -79,8 +79,8 @@ defmodule Snakepit.Ledger.SalvageTest do
 
   defp all_damages(context, salt, damage) do
     :rand.seed(:exsss, {context.seed, salt, 0})
-    {:ok, %{objects: objects}} = Salvage.read(whole_file(context))
-    places = places(context.bytes, objects)
+    {:ok, %{objects: objects, leftovers: leftovers}} = Salvage.read(whole_file(context))
+    places = places(context.bytes, leftovers ++ objects)
 
     for round <- 1..@cases do
       {from, bytes} = damage.(context.bytes)
@@ -107,6 +107,31 @@ defmodule Snakepit.Ledger.SalvageTest do
     assert context.whole.run == context.run
     assert context.whole.guardian == "guardian"
     assert context.whole.bad == 0
+  end
+
+  # Those that come write over parts of those that went; and of one that changed, more than one state
+  # may be left.
+  test "what DETS has freed is no damage, and does not count against what it holds", context do
+    directory = Beam.temporary_directory()
+    run_id = RunID.generate()
+    :rand.seed(:exsss, {context.seed, 5, 0})
+    {:ok, table} = Table.open({__MODULE__, :churn}, directory)
+
+    for round <- 1..60 do
+      ids = for n <- 1..40, do: "worker_#{n}"
+      workers = for id <- ids, do: worker(id, run_id, :rand.uniform(200))
+      :ok = Table.store(table, [{:run, %{run_id: run_id, round: round}} | workers])
+      :ok = Table.store(table, for(id <- Enum.take_random(ids, 30), do: {:gone, id}))
+      # As a BEAM leaves it that is killed now.
+      {:ok, read} = Table.read(directory)
+      held = Table.contents(table)
+      note = "seed #{context.seed}, round #{round}"
+      assert read.bad == 0, note
+      assert read.run == held.run, note
+      assert Map.take(read.workers, Map.keys(held.workers)) == held.workers, note
+    end
+
+    :ok = :dets.close(table)
   end
 
   test "with changed bytes it gives nothing that was not stored", context do
