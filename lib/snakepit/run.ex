@@ -94,10 +94,18 @@ defmodule Snakepit.Run do
   end
 
   defp make(directory) do
-    with :ok <- File.mkdir(directory), :ok <- File.chmod(directory, 0o700) do
-      :ok
-    else
+    case File.mkdir(directory) do
+      :ok -> close(directory)
       {:error, :eexist} -> :taken
+      {:error, reason} -> {:error, %Error{operation: :claim, reason: reason}}
+    end
+  end
+
+  # To everybody else. Here, too, one who looked for dead runs may have removed it as an empty one.
+  defp close(directory) do
+    case File.chmod(directory, 0o700) do
+      :ok -> :ok
+      {:error, :enoent} -> :taken
       {:error, reason} -> {:error, %Error{operation: :claim, reason: reason}}
     end
   end
@@ -111,7 +119,7 @@ defmodule Snakepit.Run do
     end
   end
 
-  # One who looked for dead runs between the directory and its lock has removed it as an empty one.
+  # And here.
   defp journal(directory) do
     with {:error, %Error{reason: :enoent}} <- Journal.open(directory), do: :taken
   end

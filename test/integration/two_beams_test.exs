@@ -116,6 +116,37 @@ defmodule Snakepit.TwoBeamsTest do
     assert length(ids) == 36
   end
 
+  test "whoever removes directories of new runs as empty ones does not keep a BEAM from starting" do
+    data_dir = Beam.temporary_directory()
+    beam = start(data_dir)
+    remover = Task.async(fn -> remove_empty(data_dir, 0) end)
+
+    code = """
+    for _ <- 1..20 do
+      :ok = Application.stop(:snakepit)
+      {:ok, _} = Application.ensure_all_started(:snakepit)
+      Snakepit.run_id()
+    end
+    """
+
+    ids = Beam.run(beam, code)
+    send(remover.pid, :enough)
+    assert length(Enum.uniq(ids)) == 20
+    assert Task.await(remover) > 0
+  end
+
+  # Gives how many it has removed.
+  defp remove_empty(data_dir, count) do
+    removed =
+      for name <- File.ls!(data_dir), File.rmdir(Path.join(data_dir, name)) == :ok, do: name
+
+    receive do
+      :enough -> count + length(removed)
+    after
+      0 -> remove_empty(data_dir, count + length(removed))
+    end
+  end
+
   test "a run that has lost its lock is left alone while its BEAM lives" do
     data_dir = Beam.temporary_directory()
     living = start(data_dir)
