@@ -257,7 +257,7 @@ class Stage:
         elif point.target == "guardian":
             found = [beam.guardian()[0]]
         else:
-            found = self.waiting(beam)
+            found = self.settled(beam)
         if not found:
             raise Broken(f"there is no {point.who}")
         return found
@@ -266,6 +266,17 @@ class Stage:
         """Children that wait for something to become."""
         guardian = (beam.guardian() or (0,))[0]
         return [one.pid for one in proc.table().values() if one.parent == guardian and one.name == "snakepit_guardi"]
+
+    def settled(self, beam):
+        """Those that wait when nobody is being forked: whoever forks them looks like one, and is gone at once."""
+        looks = [None]
+
+        def twice_the_same():
+            looks.append(self.waiting(beam))
+            return looks[-1] == looks[-2]
+
+        eventually(twice_the_same, "the guardian to have forked")
+        return looks[-1]
 
     def files(self):
         """All that runs which are there now have, or may come to have."""
