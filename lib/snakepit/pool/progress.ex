@@ -15,7 +15,7 @@ defmodule Snakepit.Pool.Progress do
     %{shown?: false}
   end
 
-  @doc "Says how far it is. Gives `:done` when nothing is left to be said."
+  @doc "Says how far it is, for the last time if that is settled."
   def show(progress, ready, size, settled?) do
     cond do
       settled? and progress.shown? ->
@@ -32,8 +32,10 @@ defmodule Snakepit.Pool.Progress do
     end
   end
 
-  @doc false
-  def text(ready, size), do: "Snakepit: #{ready} of #{size} workers are ready"
+  @doc "Leaves the line to others, wherever it is."
+  def end_line(progress), do: if(progress.shown?, do: write("\n"))
+
+  defp text(ready, size), do: "Snakepit: #{ready} of #{size} workers are ready"
 
   defp write(text), do: IO.write(:stderr, text)
 

@@ -91,7 +91,11 @@ defmodule Snakepit.Pool.Server do
         slot = if slot.pid == pid, do: slot, else: Slot.occupied(slot, pid)
 
         {:noreply,
-         state |> put_slot(Slot.ready(slot, now())) |> idle(slot.number) |> tell_ready()}
+         state
+         |> put_slot(Slot.ready(slot, now()))
+         |> idle(slot.number)
+         |> end_progress()
+         |> tell_ready()}
 
       _removed ->
         {:noreply, state}
@@ -158,18 +162,14 @@ defmodule Snakepit.Pool.Server do
     {:noreply, %{state | awaiting: awaiting}}
   end
 
-  def handle_info(:progress, state) do
-    counts = report(state)
-    settled? = counts.starting == 0
-    progress = Progress.show(state.progress, counts.idle + counts.busy, state.size, settled?)
-    {:noreply, %{state | progress: progress}}
-  end
+  def handle_info(:progress, state), do: {:noreply, show_progress(state, starting(state) == 0)}
 
   def handle_info(_other, state), do: {:noreply, state}
 
   # All at once: the supervisor tells all of its children before it waits for the first.
   @impl true
   def terminate(_reason, state) do
+    Progress.end_line(state.progress)
     Supervisor.stop(state.supervisor, :shutdown, :infinity)
   catch
     # It has gone first, and taken the workers along.
@@ -341,6 +341,21 @@ defmodule Snakepit.Pool.Server do
 
   defp slot_by_id(state, id),
     do: with(number when number != nil <- state.ids[id], do: state.slots[number])
+
+  # Before anybody hears that all are ready, who may have something to say then.
+  defp end_progress(state) do
+    if state.progress.shown? and starting(state) == 0,
+      do: show_progress(state, true),
+      else: state
+  end
+
+  defp show_progress(state, settled?) do
+    ready = Enum.count(state.slots, fn {_number, slot} -> slot.state in [:idle, :busy] end)
+    %{state | progress: Progress.show(state.progress, ready, state.size, settled?)}
+  end
+
+  defp starting(state),
+    do: Enum.count(state.slots, fn {_number, slot} -> slot.state == :starting end)
 
   defp tell_ready(%{awaiting: awaiting} = state) when awaiting == %{}, do: state
 
