@@ -56,7 +56,9 @@ defmodule Snakepit.ExamplesTest do
   end
 
   test "a gRPC server with a health check" do
-    python = System.get_env("SNAKEPIT_EXAMPLE_PYTHON", "python3")
+    # That of script/test-python has what it needs.
+    found = Enum.find([Path.expand("_build/python/bin/python")], "python3", &File.exists?/1)
+    python = System.get_env("SNAKEPIT_EXAMPLE_PYTHON", found)
     output = run("grpc_server.exs", [{"SNAKEPIT_EXAMPLE_PYTHON", python}])
 
     if match?({_, 0}, System.cmd(python, ["-c", "import grpc"], stderr_to_stdout: true)) do
