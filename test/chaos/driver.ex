@@ -40,9 +40,21 @@ defmodule Chaos.Driver do
   # Somebody wants to watch the start.
   defp wait_to_be_told do
     # Lines are binaries only once Elixir itself is started.
-    {:ok, _} = Application.ensure_all_started(:logger)
+    for application <- [:logger, :crypto],
+        do: {:ok, _} = Application.ensure_all_started(application)
+
+    load_code()
     say("held")
     obey(nil)
+  end
+
+  # As a release has it: without this, a BEAM that cannot open files any more can neither say so nor
+  # go on when it can again, because OTP's own processes die for want of their code.
+  defp load_code do
+    for application <- [:kernel, :stdlib, :crypto, :elixir, :logger] do
+      {:ok, modules} = :application.get_key(application, :modules)
+      :ok = :code.ensure_modules_loaded(modules)
+    end
   end
 
   defp obey(supervisor) do
