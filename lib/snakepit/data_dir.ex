@@ -9,6 +9,8 @@ defmodule Snakepit.DataDir do
   # Not the group's bit: on many systems everybody's umask leaves it set, for a group of one.
   @writable_by_all 0o002
 
+  alias Snakepit.Native
+
   @doc """
   Makes it if need be, and checks whose it is. Raises `ArgumentError` that names the key and the path.
   """
@@ -30,16 +32,33 @@ defmodule Snakepit.DataDir do
   @doc "The directories of runs in it, by run id."
   @spec runs(Path.t()) :: [{Snakepit.RunID.t(), Path.t()}]
   def runs(path) do
-    case File.ls(path) do
-      {:ok, names} ->
-        for name <- Enum.sort(names),
-            Snakepit.RunID.valid?(name),
-            do: {name, Path.join(path, name)}
-
-      {:error, _reason} ->
-        []
+    case Native.directory_list(path) do
+      {:ok, names} -> runs(path, names)
+      {:error, _error} -> []
     end
   end
+
+  @doc "The same; raises if it cannot be read, where to have overlooked one would matter."
+  @spec runs!(Path.t()) :: [{Snakepit.RunID.t(), Path.t()}]
+  def runs!(path) do
+    case Native.directory_list(path) do
+      {:ok, names} -> runs(path, names)
+      {:error, {reason, _os_pid}} -> refuse!(path, "cannot be read: #{why(reason)}")
+    end
+  end
+
+  defp runs(path, names) do
+    for name <- Enum.sort(names),
+        Snakepit.RunID.valid?(name),
+        do: {name, Path.join(path, name)}
+  end
+
+  @doc """
+  Whether an error says nothing of what is on the disk. What could not be read because of one is neither
+  missing nor damaged, and another time it can.
+  """
+  @spec passing?(atom()) :: boolean()
+  def passing?(reason), do: reason in [:emfile, :enfile, :enomem, :eio, :eintr, :eagain]
 
   @doc "Raises if something in it could not be written."
   @spec written!(:ok | {:error, term()}, Path.t()) :: :ok

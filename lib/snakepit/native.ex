@@ -135,7 +135,10 @@ defmodule Snakepit.Native do
           {:ok, %{entries: [binary()], ignored: non_neg_integer()}} | error()
   def journal_read(_path), do: unloaded()
 
-  @spec adopted_read(Path.t()) :: [{pos_integer(), identity()}]
+  @spec directory_list(Path.t()) :: {:ok, [binary()]} | error()
+  def directory_list(_path), do: unloaded()
+
+  @spec adopted_read(Path.t()) :: {:ok, [{pos_integer(), identity()}]} | error()
   def adopted_read(_directory), do: unloaded()
 
   @spec obituary_read(Path.t()) :: map() | nil

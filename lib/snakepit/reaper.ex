@@ -32,7 +32,7 @@ defmodule Snakepit.Reaper do
 
   # Those whose lock could be taken, and the ids of those that are someone else's business.
   defp take(run) do
-    others = for {id, directory} <- DataDir.runs(run.data_dir), id != run.id, do: {id, directory}
+    others = for {id, directory} <- DataDir.runs!(run.data_dir), id != run.id, do: {id, directory}
 
     Enum.reduce(others, {[], [run.id]}, fn {id, directory}, {dead, spared} ->
       case take_one(id, directory, run.instance) do
@@ -73,8 +73,8 @@ defmodule Snakepit.Reaper do
         end
 
       # Removed meanwhile, or not ours to open.
-      {:error, _reason} ->
-        :spared
+      {:error, {reason, _os_pid} = error} ->
+        if DataDir.passing?(reason), do: raise(Error.from_native(:reap, error)), else: :spared
     end
   end
 

@@ -127,7 +127,18 @@ defmodule Snakepit.Run do
   # Synced, unlike what is said of workers: the history has to know of a run after a power loss too.
   defp announce(journal, id, instance) do
     os_pid = String.to_integer(System.pid())
-    {:ok, {^os_pid, beam}} = Native.process_lookup(os_pid)
+
+    with {:ok, beam} <- identify(os_pid), do: announce(journal, id, instance, os_pid, beam)
+  end
+
+  defp identify(os_pid) do
+    case Native.process_lookup(os_pid) do
+      {:ok, {^os_pid, beam}} -> {:ok, beam}
+      {:error, error} -> {:error, Error.from_native(:claim, error)}
+    end
+  end
+
+  defp announce(journal, id, instance, os_pid, beam) do
     now = System.os_time(:millisecond)
 
     record = %{

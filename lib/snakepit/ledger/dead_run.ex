@@ -6,7 +6,7 @@ defmodule Snakepit.Ledger.DeadRun do
 
   require Logger
 
-  alias Snakepit.Native
+  alias Snakepit.{DataDir, Error, Native}
   alias Snakepit.Ledger.{Journal, Table}
 
   @enforce_keys [:id, :directory, :lock]
@@ -34,10 +34,13 @@ defmodule Snakepit.Ledger.DeadRun do
           ignored: non_neg_integer()
         }
 
-  @doc "Reads the run of a directory whose lock has been taken."
+  @doc """
+  Reads the run of a directory whose lock has been taken. Raises if that fails for a reason that may not
+  be there the next time: who takes what cannot be read for what is not there forgets processes.
+  """
   @spec read(String.t(), Path.t(), reference()) :: t()
   def read(id, directory, lock) do
-    {entries, ignored} = Journal.read(directory)
+    {entries, ignored} = Journal.read!(directory)
 
     if ignored > 0,
       do: Logger.warning("Snakepit: #{ignored} damaged bytes in #{directory}/journal")
@@ -51,7 +54,7 @@ defmodule Snakepit.Ledger.DeadRun do
       record: believable(contents.run),
       guardian: if(is_binary(contents.guardian), do: contents.guardian),
       workers: for({_id, %{run_id: ^id} = worker} <- contents.workers, do: worker),
-      adopted: for({_os_pid, identity} <- Native.adopted_read(directory), do: identity),
+      adopted: for({_os_pid, identity} <- adopted(directory), do: identity),
       bad: contents.bad,
       ignored: ignored
     }
@@ -85,11 +88,25 @@ defmodule Snakepit.Ledger.DeadRun do
   def whereabouts(_unknown), do: :here
 
   defp files(directory) do
-    case File.ls(directory) do
+    case Native.directory_list(directory) do
       {:ok, names} -> names
       # Another was quicker.
-      {:error, :enoent} -> []
+      {:error, {:enoent, _os_pid}} -> []
+      {:error, error} -> raise Error.from_native(:reap, error)
     end
+  end
+
+  defp adopted(directory) do
+    case Native.adopted_read(directory) do
+      {:ok, adopted} -> adopted
+      {:error, {reason, _os_pid}} -> unreadable(reason, [])
+    end
+  end
+
+  defp unreadable(reason, otherwise) do
+    if DataDir.passing?(reason),
+      do: raise(%Error{operation: :reap, reason: reason}),
+      else: otherwise
   end
 
   # This very BEAM may have stopped and started Snakepit, with a disk in between that was full.
@@ -108,8 +125,9 @@ defmodule Snakepit.Ledger.DeadRun do
         contents
 
       {:error, reason} ->
+        lost = unreadable(reason, %{run: nil, guardian: nil, workers: %{}, bad: 1})
         set_aside(directory, "refused", inspect(reason))
-        %{run: nil, guardian: nil, workers: %{}, bad: 1}
+        lost
     end
   end
 

@@ -7,7 +7,7 @@ defmodule Snakepit.Ledger.Journal do
   # Two files: `journal` is being written, `journal.old` is being carried off. A dead run is read from
   # DETS, `journal.old` and `journal`, in this order.
 
-  alias Snakepit.{Error, Native, Seal}
+  alias Snakepit.{DataDir, Error, Native, Seal}
 
   # Some hundred thousand entries. More are never there unless nobody carries them off.
   @max_bytes 64 * 1024 * 1024
@@ -67,8 +67,23 @@ defmodule Snakepit.Ledger.Journal do
   """
   @spec read(Path.t()) :: {[entry()], non_neg_integer()}
   def read(directory) do
-    {old, ignored_old} = read_file(old_file(directory))
-    {current, ignored} = read_file(file(directory))
+    # Not readable at all: as good as damaged, and a size of one says so.
+    read(directory, fn _reason -> {[], 1} end)
+  end
+
+  @doc "The same; raises if it cannot be read now, but may be another time."
+  @spec read!(Path.t()) :: {[entry()], non_neg_integer()}
+  def read!(directory) do
+    read(directory, fn reason ->
+      if DataDir.passing?(reason),
+        do: raise(%Error{operation: :journal_read, reason: reason}),
+        else: {[], 1}
+    end)
+  end
+
+  defp read(directory, unreadable) do
+    {old, ignored_old} = read_file(old_file(directory), unreadable)
+    {current, ignored} = read_file(file(directory), unreadable)
     {old ++ current, ignored_old + ignored}
   end
 
@@ -83,13 +98,23 @@ defmodule Snakepit.Ledger.Journal do
   end
 
   defp carry_file(path, fun) do
-    if File.exists?(path) do
-      # One that cannot be read now, for want of a descriptor say, is not empty, and must not be deleted.
-      with {:ok, contents} <- wrap(Native.journal_read(path), :journal_read),
-           :ok <- fun.(decode(contents)),
-           do: delete(path)
+    # One that cannot be looked at or read now, for want of a descriptor say, is neither missing nor
+    # empty, and must not be overwritten or deleted.
+    with {:ok, _stat} <- look(path),
+         {:ok, contents} <- wrap(Native.journal_read(path), :journal_read),
+         :ok <- fun.(decode(contents)) do
+      delete(path)
     else
-      :ok
+      :missing -> :ok
+      {:error, error} -> {:error, error}
+    end
+  end
+
+  defp look(path) do
+    case File.lstat(path) do
+      {:error, :enoent} -> :missing
+      {:error, reason} -> {:error, %Error{operation: :journal_read, reason: reason}}
+      found -> found
     end
   end
 
@@ -98,11 +123,10 @@ defmodule Snakepit.Ledger.Journal do
          do: {:error, %Error{operation: :journal_delete, reason: reason}}
   end
 
-  defp read_file(path) do
+  defp read_file(path, unreadable) do
     case Native.journal_read(path) do
       {:ok, %{ignored: ignored} = contents} -> {decode(contents), ignored}
-      # Not readable at all: as good as damaged, and a size of one says so.
-      {:error, _reason} -> {[], 1}
+      {:error, {reason, _os_pid}} -> unreadable.(reason)
     end
   end
 

@@ -34,17 +34,18 @@ defmodule Snakepit.Ledger.Table do
   """
   @spec read(Path.t()) :: {:ok, contents()} | {:error, term()}
   def read(directory) do
-    path = path(directory)
-
-    if File.exists?(path) do
-      with {:ok, found} <- Salvage.read(path) do
+    case Salvage.read(path(directory)) do
+      {:ok, found} ->
         # Those that were freed are not damaged, but written over.
         freed = %{Enum.reduce(found.leftovers, empty(), &object/2) | bad: 0}
         contents = Enum.reduce(found.objects, freed, &object/2)
         {:ok, if(found.complete?, do: contents, else: %{contents | bad: contents.bad + 1})}
-      end
-    else
-      {:ok, empty()}
+
+      {:error, :enoent} ->
+        {:ok, empty()}
+
+      {:error, reason} ->
+        {:error, reason}
     end
   end
 

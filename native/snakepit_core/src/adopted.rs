@@ -7,7 +7,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-use crate::{Identity, Process};
+use crate::{Error, Identity, Process};
 
 /// The file's name in the run's directory.
 pub const FILE: &str = "adopted";
@@ -34,8 +34,8 @@ pub fn append(directory: &Path, identity: &Identity) -> io::Result<u64> {
 ///
 /// What the file system says; the file is as it was.
 pub fn compact(directory: &Path) -> io::Result<u64> {
-    let left =
-        read(directory).iter().filter(|one| may_live(one)).map(note).collect::<Vec<_>>().concat();
+    let noted = load(directory)?;
+    let left = noted.iter().filter(|one| may_live(one)).map(note).collect::<Vec<_>>().concat();
     let next = directory.join(NEXT);
     let replaced = fs::write(&next, &left).and_then(|()| fs::rename(&next, directory.join(FILE)));
     if replaced.is_err() {
@@ -56,8 +56,19 @@ fn may_live(identity: &Identity) -> bool {
 }
 
 /// All that were noted, as far as the file is whole. Nothing if there is no such file.
-pub fn read(directory: &Path) -> Vec<Identity> {
-    parse(&fs::read(directory.join(FILE)).unwrap_or_default())
+///
+/// # Errors
+///
+/// [`Error::Os`] if there is one and it cannot be read.
+pub fn read(directory: &Path) -> Result<Vec<Identity>, Error> {
+    load(directory).map_err(|error| Error::io("adopted processes", &error))
+}
+
+fn load(directory: &Path) -> io::Result<Vec<Identity>> {
+    match fs::read(directory.join(FILE)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        read => read.map(|bytes| parse(&bytes)),
+    }
 }
 
 /// What such a file says. An identity has a checksum of its own: a damaged one is left out.
@@ -95,10 +106,10 @@ mod tests {
     fn what_was_noted_is_read_as_far_as_the_file_is_whole() {
         let directory = directory("whole");
         let own = own();
-        assert!(read(&directory).is_empty());
+        assert!(load(&directory).unwrap().is_empty());
         append(&directory, &own).unwrap();
         append(&directory, &own).unwrap();
-        assert_eq!(read(&directory), [own.clone(), own.clone()]);
+        assert_eq!(load(&directory).unwrap(), [own.clone(), own.clone()]);
 
         let bytes = fs::read(directory.join(FILE)).unwrap();
         for cut in 0..bytes.len() {
@@ -125,7 +136,7 @@ mod tests {
 
         let after = compact(&directory).unwrap();
 
-        assert_eq!(read(&directory), std::slice::from_ref(&own));
+        assert_eq!(load(&directory).unwrap(), std::slice::from_ref(&own));
         assert_eq!(fs::metadata(directory.join(FILE)).unwrap().len(), after);
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
         assert_eq!(append(&directory, &own).unwrap(), 2 * after);
@@ -141,7 +152,17 @@ mod tests {
         append(&directory, &own).unwrap();
         fs::create_dir(directory.join(NEXT)).unwrap();
         compact(&directory).unwrap_err();
-        assert_eq!(read(&directory), [own]);
+        assert_eq!(load(&directory).unwrap(), [own]);
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_empty() {
+        let directory = directory("unreadable");
+        fs::create_dir(directory.join(FILE)).unwrap();
+        assert!(matches!(read(&directory), Err(Error::Os { .. })));
+        compact(&directory).unwrap_err();
+        assert!(directory.join(FILE).is_dir());
         fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -66,7 +66,7 @@ impl Error {
     }
 
     /// From what the standard library says of a file.
-    pub(crate) fn io(call: &'static str, error: &std::io::Error) -> Self {
+    pub fn io(call: &'static str, error: &std::io::Error) -> Self {
         let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
         Self::Os { call, errno }
     }

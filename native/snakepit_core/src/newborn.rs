@@ -25,6 +25,7 @@ impl Moment {
 ///
 /// As for [`Process::open`].
 pub fn identify(pid: Pid, before: Moment, after: Moment) -> Result<Option<Identity>, Error> {
+    os::learn().map_err(Error::os("boot and namespace"))?;
     let Some(child) = os::Reference::open(pid).map_err(Error::os("process open"))? else {
         return Ok(None);
     };

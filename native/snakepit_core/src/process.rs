@@ -44,6 +44,7 @@ impl Process {
     /// [`Error::Ambiguous`] where neither the kernel nor the process table says enough to know the
     /// process again; [`Error::Os`].
     pub fn open(pid: Pid) -> Result<Option<Self>, Error> {
+        os::learn().map_err(Error::os("boot and namespace"))?;
         let Some(reference) = os::Reference::open(pid).map_err(Error::os("process open"))? else {
             return Ok(None);
         };

@@ -257,6 +257,15 @@ fn journal_close(journal: ResourceArc<JournalResource>) -> Atom {
     rustler::types::atom::ok()
 }
 
+/// `Snakepit.Native.directory_list/1`. Unlike OTP's, which takes the error of a `readdir` for its end.
+#[rustler::nif(schedule = "DirtyIo")]
+fn directory_list(path: Bytes) -> Answer<Vec<Bytes>> {
+    let names = std::fs::read_dir(as_path(path)).and_then(|entries| {
+        entries.map(|entry| Ok(Bytes(entry?.file_name().into_vec()))).collect()
+    });
+    Ok(names.map_err(|error| Error::io("directory", &error))?)
+}
+
 /// `Snakepit.Native.journal_read/1`. Reads a file.
 #[rustler::nif(schedule = "DirtyIo")]
 fn journal_read(path: Bytes) -> Answer<ContentsTerm> {
@@ -265,8 +274,8 @@ fn journal_read(path: Bytes) -> Answer<ContentsTerm> {
 
 /// `Snakepit.Native.adopted_read/1`: what a dead run's guardian had adopted. Reads a file.
 #[rustler::nif(schedule = "DirtyIo")]
-fn adopted_read(directory: Bytes) -> Vec<ProcessTerm> {
-    adopted::read(&as_path(directory)).into_iter().map(ProcessTerm).collect()
+fn adopted_read(directory: Bytes) -> Answer<Vec<ProcessTerm>> {
+    Ok(adopted::read(&as_path(directory))?.into_iter().map(ProcessTerm).collect())
 }
 
 /// `Snakepit.Native.obituary_read/1`. Reads a file.

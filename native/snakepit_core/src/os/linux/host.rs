@@ -2,27 +2,59 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
+use std::{fs, io};
 
-/// `/proc/sys/kernel/random/boot_id`, all zeroes where it cannot be read.
+use nix::errno::Errno;
+
+#[derive(Clone, Copy, Default)]
+struct Host {
+    boot: [u8; 16],
+    namespace: u64,
+}
+
+static HOST: OnceLock<Host> = OnceLock::new();
+
+/// Reads both, once. What is not there stays zero; an error is one that may pass, and then nothing is
+/// known yet: whoever went on would take its own processes for those of another machine.
+pub(crate) fn learn() -> Result<(), Errno> {
+    if HOST.get().is_none() {
+        let boot = or_nothing(fs::read_to_string("/proc/sys/kernel/random/boot_id"))?;
+        let namespace = or_nothing(fs::metadata("/proc/self/ns/pid"))?;
+        let _ = HOST.set(Host {
+            boot: boot.and_then(|text| parse_uuid(text.trim())).unwrap_or_default(),
+            namespace: namespace.map_or(0, |file| file.ino()),
+        });
+    }
+    Ok(())
+}
+
+fn or_nothing<T>(read: io::Result<T>) -> Result<Option<T>, Errno> {
+    match read {
+        Ok(found) => Ok(Some(found)),
+        Err(error) => match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::ENOENT | Errno::EACCES | Errno::EPERM) | None => Ok(None),
+            Some(errno) => Err(errno),
+        },
+    }
+}
+
+fn host() -> Host {
+    let _ = learn();
+    HOST.get().copied().unwrap_or_default()
+}
+
+/// `/proc/sys/kernel/random/boot_id`, all zeroes where there is none.
 ///
 /// Zeroes compare equal only to zeroes, so a machine without the file loses the distinction
 /// between boots and nothing else.
 pub(crate) fn boot_id() -> [u8; 16] {
-    static BOOT_ID: OnceLock<[u8; 16]> = OnceLock::new();
-    *BOOT_ID.get_or_init(|| {
-        std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
-            .ok()
-            .and_then(|text| parse_uuid(text.trim()))
-            .unwrap_or_default()
-    })
+    host().boot
 }
 
 /// The inode of this process's pid namespace. The boot id does not differ between containers;
 /// this does.
 pub(crate) fn pid_namespace() -> u64 {
-    static PID_NAMESPACE: OnceLock<u64> = OnceLock::new();
-    *PID_NAMESPACE
-        .get_or_init(|| std::fs::metadata("/proc/self/ns/pid").map_or(0, |file| file.ino()))
+    host().namespace
 }
 
 fn parse_uuid(text: &str) -> Option<[u8; 16]> {
@@ -42,6 +74,16 @@ mod tests {
         for text in ["", "0011", "00112233-4455-6677-8899-aabbccddeefg", "+0112233-4455-6677-8899"]
         {
             assert_eq!(parse_uuid(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_nothing_and_what_cannot_be_read_is_an_error() {
+        let read = |errno: Errno| or_nothing::<()>(Err(io::Error::from_raw_os_error(errno as i32)));
+        assert_eq!(read(Errno::ENOENT), Ok(None));
+        assert_eq!(read(Errno::EACCES), Ok(None));
+        for errno in [Errno::EIO, Errno::EMFILE, Errno::ENOMEM] {
+            assert_eq!(read(errno), Err(errno));
         }
     }
 

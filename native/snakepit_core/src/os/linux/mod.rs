@@ -4,7 +4,7 @@ mod host;
 mod pidfd;
 mod procfs;
 
-pub(crate) use host::{boot_id, pid_namespace};
+pub(crate) use host::{boot_id, learn, pid_namespace};
 pub(crate) use pidfd::{Reference, wait_for_exits};
 pub(crate) use procfs::{boot_time, inspect, lock_limit, scan, start_between, start_is_past};
 
