@@ -4,14 +4,24 @@ defmodule Snakepit.History do
   # Runs that have ended. What is left of one is its directory with a file `history`; the files that
   # it lived from go away once that is written, so a run is closed or not, and never half.
 
-  alias Snakepit.{DataDir, Native, Seal}
+  alias Snakepit.{DataDir, Error, Native, Seal}
   alias Snakepit.Ledger.{Journal, Table}
 
   @file_name "history"
 
-  @doc "Whether a run's directory is history."
+  @doc """
+  Whether a run's directory is history. Raises if that cannot be told now: it must not be closed twice.
+  """
   @spec closed?(Path.t()) :: boolean()
-  def closed?(directory), do: File.exists?(Path.join(directory, @file_name))
+  def closed?(directory) do
+    with {:error, reason} <- File.lstat(Path.join(directory, @file_name)) do
+      if DataDir.passing?(reason),
+        do: raise(%Error{operation: :reap, reason: reason}),
+        else: false
+    else
+      {:ok, _stat} -> true
+    end
+  end
 
   @doc """
   Closes a run: how it ended, and what was found of it. `record` is `nil` for a run that nobody knows

@@ -14,6 +14,7 @@ defmodule Snakepit.UnreadableTest do
   # carries no marker.
   for {what, call, path, errno, names} <- [
         {"the data directory", "readdir", "", @eio, "cannot be read: I/O error"},
+        {"whether a run is closed", "lstat", "/RUN/history", @eio, "reap failed: eio"},
         {"a ledger", "open", "/RUN/ledger.dets", @emfile, "reap failed: emfile"},
         {"a journal", "open", "/RUN/journal.old", @eio, "journal_read failed: eio"},
         {"who was adopted", "open", "/RUN/adopted", @enomem, "reap failed: enomem"},
