@@ -46,13 +46,14 @@ class Judge:
         return found
 
     def marked(self, process):
-        if process.identity in self.seen:
-            return True
         command = proc.command(process.pid)
+        # Also if it was seen before: what a BEAM starts by a port is somebody else's from its `exec` on.
         if self.bystander_token in command:
+            self.seen.pop(process.identity, None)
             return False
         return (
-            self.token in command
+            process.identity in self.seen
+            or self.token in command
             or proc.directory(process.pid).startswith(self.directory)
             or f"{VARIABLE}=".encode() + self.token in proc.environment(process.pid)
         )

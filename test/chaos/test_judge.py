@@ -66,6 +66,16 @@ class OrphansTest(Scene):
         shell.wait()
         self.assertEqual(self.names(), ["sleep"])
 
+    def test_who_becomes_a_bystander_is_no_orphan_though_it_was_seen(self):
+        # As the process of a port, which looks like the BEAM's own until it executes its program.
+        becomes = f"exec sleep 86400.{self.round.bystander_token}"
+        seen = self.start(["sh", "-c", f'read line < {self.pipe()}; eval "$line"', "sh", self.token])
+        eventually(lambda: self.names() == ["sh"], "the shell")
+        with open(os.path.join(self.scratch.name, "pipe"), "w") as pipe:
+            pipe.write(becomes + "\n")
+        eventually(lambda: b"sleep" in proc.command(seen.pid), "the bystander")
+        self.assertEqual(self.names(), [])
+
     def pipe(self):
         path = os.path.join(self.scratch.name, "pipe")
         os.mkfifo(path)
