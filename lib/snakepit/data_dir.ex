@@ -6,10 +6,10 @@ defmodule Snakepit.DataDir do
 
   import Bitwise
 
+  alias Snakepit.{Error, Native}
+
   # Not the group's bit: on many systems everybody's umask leaves it set, for a group of one.
   @writable_by_all 0o002
-
-  alias Snakepit.Native
 
   @doc """
   Makes it if need be, and checks whose it is. Raises `ArgumentError` that names the key and the path.
@@ -54,11 +54,15 @@ defmodule Snakepit.DataDir do
   end
 
   @doc """
-  Whether an error says nothing of what is on the disk. What could not be read because of one is neither
-  missing nor damaged, and another time it can.
+  What to make of something that could not be read: `otherwise`, if the reason lies in what is there.
+  Raises if it says nothing of that and may pass: then it is neither missing nor damaged.
   """
-  @spec passing?(atom()) :: boolean()
-  def passing?(reason), do: reason in [:emfile, :enfile, :enomem, :eio, :eintr, :eagain]
+  @spec unreadable!(atom(), atom(), value) :: value when value: term()
+  def unreadable!(operation, reason, _otherwise)
+      when reason in [:emfile, :enfile, :enomem, :eio, :eintr, :eagain],
+      do: raise(%Error{operation: operation, reason: reason})
+
+  def unreadable!(_operation, _reason, otherwise), do: otherwise
 
   @doc "Raises if something in it could not be written."
   @spec written!(:ok | {:error, term()}, Path.t()) :: :ok

@@ -4,7 +4,7 @@ defmodule Snakepit.History do
   # Runs that have ended. What is left of one is its directory with a file `history`; the files that
   # it lived from go away once that is written, so a run is closed or not, and never half.
 
-  alias Snakepit.{DataDir, Error, Native, Seal}
+  alias Snakepit.{DataDir, Native, Seal}
   alias Snakepit.Ledger.{Journal, Table}
 
   @file_name "history"
@@ -14,12 +14,9 @@ defmodule Snakepit.History do
   """
   @spec closed?(Path.t()) :: boolean()
   def closed?(directory) do
-    with {:error, reason} <- File.lstat(Path.join(directory, @file_name)) do
-      if DataDir.passing?(reason),
-        do: raise(%Error{operation: :reap, reason: reason}),
-        else: false
-    else
+    case File.lstat(Path.join(directory, @file_name)) do
       {:ok, _stat} -> true
+      {:error, reason} -> DataDir.unreadable!(:reap, reason, false)
     end
   end
 

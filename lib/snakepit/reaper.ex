@@ -73,8 +73,8 @@ defmodule Snakepit.Reaper do
         end
 
       # Removed meanwhile, or not ours to open.
-      {:error, {reason, _os_pid} = error} ->
-        if DataDir.passing?(reason), do: raise(Error.from_native(:reap, error)), else: :spared
+      {:error, {reason, _os_pid}} ->
+        DataDir.unreadable!(:reap, reason, :spared)
     end
   end
 

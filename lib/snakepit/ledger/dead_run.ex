@@ -99,14 +99,8 @@ defmodule Snakepit.Ledger.DeadRun do
   defp adopted(directory) do
     case Native.adopted_read(directory) do
       {:ok, adopted} -> adopted
-      {:error, {reason, _os_pid}} -> unreadable(reason, [])
+      {:error, {reason, _os_pid}} -> DataDir.unreadable!(:reap, reason, [])
     end
-  end
-
-  defp unreadable(reason, otherwise) do
-    if DataDir.passing?(reason),
-      do: raise(%Error{operation: :reap, reason: reason}),
-      else: otherwise
   end
 
   # This very BEAM may have stopped and started Snakepit, with a disk in between that was full.
@@ -125,7 +119,9 @@ defmodule Snakepit.Ledger.DeadRun do
         contents
 
       {:error, reason} ->
-        lost = unreadable(reason, %{run: nil, guardian: nil, workers: %{}, bad: 1})
+        lost =
+          DataDir.unreadable!(:reap, reason, %{run: nil, guardian: nil, workers: %{}, bad: 1})
+
         set_aside(directory, "refused", inspect(reason))
         lost
     end

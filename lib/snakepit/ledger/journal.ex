@@ -74,11 +74,7 @@ defmodule Snakepit.Ledger.Journal do
   @doc "The same; raises if it cannot be read now, but may be another time."
   @spec read!(Path.t()) :: {[entry()], non_neg_integer()}
   def read!(directory) do
-    read(directory, fn reason ->
-      if DataDir.passing?(reason),
-        do: raise(%Error{operation: :journal_read, reason: reason}),
-        else: {[], 1}
-    end)
+    read(directory, &DataDir.unreadable!(:journal_read, &1, {[], 1}))
   end
 
   defp read(directory, unreadable) do
