@@ -102,15 +102,7 @@ defmodule Snakepit.TwoBeamsTest do
     beams = for(_ <- 1..3, do: Beam.launch(data_dir: data_dir)) |> Enum.map(&Beam.await_start/1)
 
     # Between the directory of a new run and its lock is the moment at which others find it empty.
-    code = """
-    for _ <- 1..12 do
-      :ok = Application.stop(:snakepit)
-      {:ok, _} = Application.ensure_all_started(:snakepit)
-      Snakepit.run_id()
-    end
-    """
-
-    for beam <- beams, do: Beam.tell(beam, code)
+    for beam <- beams, do: Beam.tell(beam, restarts(12))
     ids = Enum.flat_map(beams, &Snakepit.Test.BeamPort.value(&1.port))
     assert ids == Enum.uniq(ids)
     assert length(ids) == 36
@@ -121,18 +113,21 @@ defmodule Snakepit.TwoBeamsTest do
     beam = start(data_dir)
     remover = Task.async(fn -> remove_empty(data_dir, 0) end)
 
-    code = """
-    for _ <- 1..20 do
+    ids = Beam.run(beam, restarts(20))
+    send(remover.pid, :enough)
+    assert length(Enum.uniq(ids)) == 20
+    assert Task.await(remover) > 0
+  end
+
+  # Gives the ids of the runs.
+  defp restarts(count) do
+    """
+    for _ <- 1..#{count} do
       :ok = Application.stop(:snakepit)
       {:ok, _} = Application.ensure_all_started(:snakepit)
       Snakepit.run_id()
     end
     """
-
-    ids = Beam.run(beam, code)
-    send(remover.pid, :enough)
-    assert length(Enum.uniq(ids)) == 20
-    assert Task.await(remover) > 0
   end
 
   # Gives how many it has removed.
