@@ -1,7 +1,7 @@
 defmodule Snakepit.TwoBeamsTest do
   use ExUnit.Case, async: false
 
-  alias Snakepit.Test.{Beam, Family, ProcScan}
+  alias Snakepit.Test.{Beam, Family, ProcScan, Shim}
 
   @moduletag timeout: 180_000
 
@@ -102,43 +102,30 @@ defmodule Snakepit.TwoBeamsTest do
     beams = for(_ <- 1..3, do: Beam.launch(data_dir: data_dir)) |> Enum.map(&Beam.await_start/1)
 
     # Between the directory of a new run and its lock is the moment at which others find it empty.
-    for beam <- beams, do: Beam.tell(beam, restarts(12))
-    ids = Enum.flat_map(beams, &Snakepit.Test.BeamPort.value(&1.port))
-    assert ids == Enum.uniq(ids)
-    assert length(ids) == 36
-  end
-
-  test "whoever removes directories of new runs as empty ones does not keep a BEAM from starting" do
-    data_dir = Beam.temporary_directory()
-    beam = start(data_dir)
-    remover = Task.async(fn -> remove_empty(data_dir, 0) end)
-
-    ids = Beam.run(beam, restarts(20))
-    send(remover.pid, :enough)
-    assert length(Enum.uniq(ids)) == 20
-    assert Task.await(remover) > 0
-  end
-
-  # Gives the ids of the runs.
-  defp restarts(count) do
-    """
-    for _ <- 1..#{count} do
+    restarts = """
+    for _ <- 1..12 do
       :ok = Application.stop(:snakepit)
       {:ok, _} = Application.ensure_all_started(:snakepit)
       Snakepit.run_id()
     end
     """
+
+    for beam <- beams, do: Beam.tell(beam, restarts)
+    ids = Enum.flat_map(beams, &Snakepit.Test.BeamPort.value(&1.port))
+    assert ids == Enum.uniq(ids)
+    assert length(ids) == 36
   end
 
-  # Gives how many it has removed.
-  defp remove_empty(data_dir, count) do
-    removed =
-      for name <- File.ls!(data_dir), File.rmdir(Path.join(data_dir, name)) == :ok, do: name
+  for {moment, call} <- [{"closed it to others", "chmod"}, {"locked it", "open"}] do
+    test "one whose new directory is removed as an empty one before it has #{moment} makes another" do
+      data_dir = Beam.temporary_directory()
+      elsewhere = Path.join(Beam.temporary_directory(), "removed")
+      takes_away = {"TAKES_AWAY", "#{unquote(call)} #{data_dir} #{elsewhere}"}
+      config = [data_dir: data_dir] ++ @config
+      beam = Beam.start(config, env: [Shim.variable("takes_away"), takes_away])
 
-    receive do
-      :enough -> count + length(removed)
-    after
-      0 -> remove_empty(data_dir, count + length(removed))
+      assert File.ls!(elsewhere) == []
+      assert Beam.run(beam, "Snakepit.run_id()") in File.ls!(data_dir)
     end
   end
 
