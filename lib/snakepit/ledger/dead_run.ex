@@ -81,7 +81,7 @@ defmodule Snakepit.Ledger.DeadRun do
     case Native.identity_scope(beam) do
       {:ok, :here} -> if another_runs?(beam, record), do: :running, else: :here
       {:ok, elsewhere} -> elsewhere
-      {:error, _damaged} -> :here
+      {:error, {reason, _os_pid}} -> DataDir.unreadable!(:reap, reason, :here)
     end
   end
 
@@ -103,10 +103,16 @@ defmodule Snakepit.Ledger.DeadRun do
     end
   end
 
+  defp alive?(beam) do
+    case Native.process_alive(beam) do
+      {:ok, alive?} -> alive?
+      {:error, {reason, _os_pid}} -> DataDir.unreadable!(:reap, reason, false)
+    end
+  end
+
   # This very BEAM may have stopped and started Snakepit, with a disk in between that was full.
   defp another_runs?(beam, record) do
-    Native.process_alive(beam) == {:ok, true} and
-      Integer.to_string(record[:beam_pid] || 0) != System.pid()
+    alive?(beam) and Integer.to_string(record[:beam_pid] || 0) != System.pid()
   end
 
   defp table(directory) do

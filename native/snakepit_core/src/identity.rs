@@ -54,14 +54,19 @@ struct Layout {
 
 impl Identity {
     /// Whether pids of this identity can be compared with those that this process sees.
-    pub fn scope(&self) -> Scope {
-        if self.boot != os::boot_id() {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Os`] if what this boot and namespace are could not be read: then they are not others.
+    pub fn scope(&self) -> Result<Scope, Error> {
+        os::learn().map_err(Error::os("boot and namespace"))?;
+        Ok(if self.boot != os::boot_id() {
             Scope::OtherBoot
         } else if self.namespace != os::pid_namespace() {
             Scope::OtherNamespace
         } else {
             Scope::Here
-        }
+        })
     }
 
     /// To bytes that [`Identity::decode`] understands, also in another program.
@@ -168,8 +173,8 @@ mod tests {
     #[test]
     fn another_boot_and_another_namespace_are_told_apart() {
         let here = Identity { boot: os::boot_id(), namespace: os::pid_namespace(), ..sample() };
-        assert_eq!(here.scope(), Scope::Here);
-        assert_eq!(Identity { boot: [9; 16], ..here.clone() }.scope(), Scope::OtherBoot);
-        assert_eq!(Identity { namespace: 1, ..here }.scope(), Scope::OtherNamespace);
+        assert_eq!(here.scope().unwrap(), Scope::Here);
+        assert_eq!(Identity { boot: [9; 16], ..here.clone() }.scope().unwrap(), Scope::OtherBoot);
+        assert_eq!(Identity { namespace: 1, ..here }.scope().unwrap(), Scope::OtherNamespace);
     }
 }

@@ -83,7 +83,7 @@ impl Process {
     ///
     /// [`Error::Os`].
     pub fn reopen(identity: &Identity, run_id: Option<RunId>) -> Result<Found, Error> {
-        match identity.scope() {
+        match identity.scope()? {
             Scope::Here => {}
             Scope::OtherBoot => return Ok(Found::Gone),
             Scope::OtherNamespace => return Ok(Found::Ambiguous),
@@ -112,7 +112,7 @@ impl Process {
     /// [`Error::Ambiguous`] if nobody can say whether what has its pid now is this process;
     /// [`Error::Os`].
     pub fn still_runs(identity: &Identity) -> Result<bool, Error> {
-        if let (Scope::Here, Some(then)) = (identity.scope(), &identity.handle) {
+        if let (Scope::Here, Some(then)) = (identity.scope()?, &identity.handle) {
             let reference = os::Reference::open(identity.pid).map_err(Error::os("process open"))?;
             let Some(reference) = reference else { return Ok(false) };
             if let Some(now) = reference.handle() {

@@ -115,7 +115,7 @@ proptest! {
     fn a_process_is_the_same_only_if_nothing_speaks_against_it(told in altered()) {
         let own = own();
         let here = told.boot == own.boot && told.namespace == own.namespace;
-        prop_assert_eq!(told.scope() == Scope::Here, here);
+        prop_assert_eq!(told.scope().unwrap() == Scope::Here, here);
         let by_handle = told.handle.is_some() && told.handle == own.handle;
         let by_start = told.start == own.start && told.settled;
         let same = matches!(Process::reopen(&told, None).unwrap(), Found::Same(_));

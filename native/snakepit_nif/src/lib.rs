@@ -202,7 +202,7 @@ fn record_check(sealed: Term) -> Result<RecordTerm, Atom> {
 /// `Snakepit.Native.identity_scope/1`: whether its pid means anything here.
 #[rustler::nif]
 fn identity_scope(identity: IdentityTerm) -> Answer<ScopeTerm> {
-    Ok(identity.identity()?.scope().into())
+    Ok(identity.identity()?.scope()?.into())
 }
 
 /// `Snakepit.Native.lock_take/1`: `nil` if someone else has it. Opens a file.
