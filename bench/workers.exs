@@ -15,9 +15,10 @@ defmodule Snakepit.Bench.Workers do
   alias Snakepit.{Pool, Worker}
 
   @rounds 5
-  # What a worker adds is small beside what the machine adds by itself.
-  @start_rounds 15
-  @few 200
+  # What a worker adds is small beside what the machine adds by itself, and that changes from one second
+  # to the next: many short rounds.
+  @start_rounds 100
+  @few 25
   @many 1000
   @minute_ms 60_000
   @ping_interval 2_000
@@ -43,7 +44,9 @@ defmodule Snakepit.Bench.Workers do
   defp start do
     rounds =
       for round <- 1..@start_rounds do
-        progress("#{@few} one after the other, round #{round} of #{@start_rounds}")
+        if rem(round, 20) == 0,
+          do: progress("#{@few} one after the other, round #{round} of #{@start_rounds}")
+
         %{worker: p50(fn -> workers(@few) end), raw: p50(fn -> raw(@few) end)}
       end
 
@@ -103,23 +106,28 @@ defmodule Snakepit.Bench.Workers do
         worker
       end)
 
-    # From here on nothing happens but heartbeats.
+    # Before the minute, in which nothing happens but heartbeats: a thousand who are asked how their
+    # worker is take as long as thousands of pings.
+    asked_at = System.monotonic_time(:millisecond)
+    pongs_before = pongs(workers)
     pause(2 * @ping_interval)
-    before = {cpu_ms(), pongs(workers)}
+
     progress("one minute of heartbeats")
+    cpu_before = cpu_ms()
     pause(@minute_ms)
-    cpu = cpu_ms() - elem(before, 0)
+    cpu = cpu_ms() - cpu_before
+
+    expected = @many * (System.monotonic_time(:millisecond) - asked_at) / @ping_interval
     health = healths(workers)
-    pongs = Enum.sum(Enum.map(health, & &1.pongs_received)) - elem(before, 1)
+    pongs = Enum.sum(Enum.map(health, & &1.pongs_received)) - pongs_before
 
     latencies =
       for round <- 1..5, reduce: Enum.map(health, & &1.last_latency_ms) do
         latencies ->
-          if round > 1, do: pause(@ping_interval)
+          # The one after the next: to be asked has disturbed the next.
+          if round > 1, do: pause(2 * @ping_interval)
           Enum.map(healths(workers), & &1.last_latency_ms) ++ latencies
       end
-
-    expected = @many * @minute_ms / @ping_interval
 
     lost =
       Enum.count(health, &(&1.missed_heartbeats > 0 or &1.pings_sent - &1.pongs_received > 1))
@@ -137,11 +145,12 @@ defmodule Snakepit.Bench.Workers do
         name: "pong latency, p95 of #{length(latencies)}",
         value: percentile(latencies, 95),
         unit: "ms",
-        target: {:value, 5}
+        # Below 5: these are whole milliseconds, of which the rest is cut off.
+        target: {:value, 4}
       ),
       row(name: "workers with a miss", value: lost, unit: "workers", target: {:value, 0}),
       row(
-        name: "pongs in that minute, of those expected",
+        name: "pongs until then, of those expected",
         value: pongs / expected * 100,
         unit: "%",
         better: :higher,

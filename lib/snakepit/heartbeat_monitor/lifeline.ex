@@ -8,6 +8,9 @@ defmodule Snakepit.HeartbeatMonitor.Lifeline do
   # A longer line is no pong.
   @max_line 1_024
 
+  # No clock shows that many milliseconds.
+  @too_late 1_000_000_000_000_000
+
   @doc "Sends a ping, without waiting: to a process that reads nothing, another is not worth it."
   def ping(socket, timestamp),
     do: :socket.send(socket, <<"PING:", timestamp::binary, ?\n>>, [], 0)
@@ -44,6 +47,29 @@ defmodule Snakepit.HeartbeatMonitor.Lifeline do
     rest = if byte_size(rest) > @max_line, do: "", else: :binary.copy(rest)
     {for("PONG:" <> answer <- Enum.reverse(lines), do: pong(answer)), rest}
   end
+
+  @doc """
+  When the process says that it answered, if what has arrived is its pong to that ping and nothing else.
+  As `pongs/1`, for the everyday, in a fraction of the time.
+  """
+  @spec only_pong(binary(), binary()) :: {:ok, non_neg_integer()} | :other
+  def only_pong(data, timestamp) do
+    size = byte_size(timestamp)
+
+    case data do
+      <<"PONG:", ^timestamp::binary-size(size), ?:, digit, now::binary>> when digit in ?0..?9 ->
+        number(now, digit - ?0)
+
+      _other ->
+        :other
+    end
+  end
+
+  defp number(<<digit, rest::binary>>, number) when digit in ?0..?9 and number < @too_late,
+    do: number(rest, 10 * number + digit - ?0)
+
+  defp number("\n", number), do: {:ok, number}
+  defp number(_rest, _number), do: :other
 
   @doc """
   How long a pong took: `{:told, ms}` by the process's own clock, `elapsed` milliseconds having passed

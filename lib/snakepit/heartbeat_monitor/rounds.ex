@@ -98,8 +98,9 @@ defmodule Snakepit.HeartbeatMonitor.Rounds do
     end
   end
 
-  defp only_pong(%{in_flight: in_flight} = visit, data) do
-    with {[{^in_flight, after_ms}], ""} <- Lifeline.pongs(data),
+  defp only_pong(visit, data) do
+    with {:ok, answered} <- Lifeline.only_pong(data, visit.in_flight),
+         after_ms = answered - String.to_integer(visit.in_flight),
          {:told, latency} <- Lifeline.latency(after_ms, now() - visit.pinged_at) do
       {:ok, latency}
     else
