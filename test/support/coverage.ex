@@ -10,6 +10,7 @@ defmodule Snakepit.Test.Coverage do
     Snakepit.Auditor,
     Snakepit.Guardian,
     Snakepit.Guardian.Ending,
+    Snakepit.Guardian.Line,
     Snakepit.Guardian.Predecessor,
     Snakepit.Guardian.Server,
     Snakepit.Pool.ApplicationCleanup,

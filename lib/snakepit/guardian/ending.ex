@@ -7,6 +7,7 @@ defmodule Snakepit.Guardian.Ending do
   require Logger
 
   alias Snakepit.{Error, Native, Run}
+  alias Snakepit.Guardian.Line
 
   # What the kernel may take to carry out SIGKILL.
   @kill_wait_ms 5_000
@@ -25,7 +26,7 @@ defmodule Snakepit.Guardian.Ending do
         sweep(run)
 
       {^port, {:data, frame}} ->
-        case Native.wire_decode(frame) do
+        case Line.decode(frame) do
           {:ok, {:all_gone, _stopped, _killed, []}} -> :ok
           {:ok, {:all_gone, _stopped, _killed, left}} -> log_survivors(left)
           _other -> await_all_gone(port, run, timeout_ms)

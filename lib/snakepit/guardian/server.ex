@@ -1,22 +1,20 @@
 defmodule Snakepit.Guardian.Server do
   @moduledoc false
 
-  # The one process that talks to the port: it gives waiting children to waiting callers, passes
-  # answers on, watches owners, and sweeps up if the guardian should die. What it promises is
-  # described in `Snakepit.Guardian`.
+  # The one process that talks to the guardian (over `Line`): it gives waiting children to waiting
+  # callers, passes answers on, watches owners, and sweeps up if the guardian should die. What it
+  # promises is described in `Snakepit.Guardian`.
 
   use GenServer
 
   require Logger
 
   alias Snakepit.{Error, Guardian, Native, OSProcess, Telemetry}
-  alias Snakepit.Guardian.{Child, Ending, Environment, Predecessor}
+  alias Snakepit.Guardian.{Child, Ending, Environment, Line, Predecessor}
   alias Snakepit.Pool.PIDLedger
 
   # Children kept waiting at the gate, so that the next one asked for is there already.
   @ahead 8
-  # More children than one guardian starts. The lineage counts them modulo this number.
-  @ids_per_guardian 67_108_864
   # What the guardian may take on top of the grace period to end everything: longer than it has
   # patience with what it has killed.
   @all_gone_ms 15_000
@@ -24,8 +22,6 @@ defmodule Snakepit.Guardian.Server do
   @sweep_ms 10_000
   # What the guardian may take to write its last word when nothing is left.
   @guardian_end_ms 5_000
-  # What the guardian may take to answer the greeting.
-  @welcome_ms 10_000
 
   @doc false
   def start_link(opts), do: GenServer.start_link(__MODULE__, opts, name: Guardian)
@@ -52,36 +48,19 @@ defmodule Snakepit.Guardian.Server do
     config = Keyword.fetch!(opts, :config)
     # Order: before there is another one, so that no two of them act for one run.
     if Predecessor.await_end(run, config.watchdog.grace_period_ms), do: Ending.sweep(run)
-    # Tests have guardians that misbehave.
-    executable = Keyword.get_lazy(opts, :executable, &executable/0)
-    # Not over standard input and output: those stay the BEAM's, for children that inherit them.
-    options = [:binary, :exit_status, :nouse_stdio, packet: 4]
     # Not in the state, which is printed when this process ends: it may hold secrets.
     :persistent_term.put({__MODULE__, :environment}, :os.env())
     # All but the worker's id stay the same, and finding them out reads from /proc.
     {:ok, markers} = Native.marker_environment(run.id, "", run.instance)
     :persistent_term.put({__MODULE__, :markers}, markers)
-    port = Port.open({:spawn_executable, executable}, options)
+    port = Line.open(opts)
+    Line.command(port, {:hello, Line.hello(run, config, @ahead)})
 
-    hello = %{
-      beam_pid: String.to_integer(System.pid()),
-      run_id: run.id,
-      run_directory: run.directory,
-      grace_ms: config.watchdog.grace_period_ms,
-      tail_bytes: config.output_tail_bytes,
-      ahead: @ahead,
-      # No child of this guardian has the id of one of the last: a caller that has not heard yet
-      # would release or stop another's.
-      first_id: System.unique_integer([:positive, :monotonic]) * @ids_per_guardian
-    }
-
-    command(port, {:hello, hello})
-
-    with {:ok, {:welcome, _version, os_pid, socket}} <- first_event(port, opts),
+    with {:ok, {:welcome, _version, os_pid, socket}} <- Line.first_event(port, opts),
          {:ok, process} <- OSProcess.lookup(os_pid),
          :ok <- PIDLedger.register_guardian(process.identity) do
       Predecessor.note(run, process.identity)
-      metadata = %{beam_pid: hello.beam_pid, guardian_pid: os_pid}
+      metadata = %{beam_pid: String.to_integer(System.pid()), guardian_pid: os_pid}
       Telemetry.execute([:snakepit, :watchdog, :started], %{count: 1}, metadata)
 
       state = %{
@@ -105,21 +84,10 @@ defmodule Snakepit.Guardian.Server do
     end
   end
 
-  defp executable, do: Application.app_dir(:snakepit, "priv/native/snakepit_guardian")
-
-  defp first_event(port, opts) do
-    receive do
-      {^port, {:data, frame}} -> Native.wire_decode(frame)
-      {^port, {:exit_status, status}} -> {:error, {:exit_status, status}}
-    after
-      Keyword.get(opts, :welcome_ms, @welcome_ms) -> {:error, :no_answer}
-    end
-  end
-
   @impl true
   def handle_call({:spawn, request}, {owner, _tag} = from, state) do
     # One more than the guardian keeps ahead, if all of those are spoken for.
-    if :queue.is_empty(state.ready), do: command(state.port, {:fork, 1})
+    if :queue.is_empty(state.ready), do: Line.command(state.port, {:fork, 1})
     waiting = :queue.in({request, from, Process.monitor(owner)}, state.waiting)
     {:noreply, serve_waiting(%{state | waiting: waiting})}
   end
@@ -127,7 +95,7 @@ defmodule Snakepit.Guardian.Server do
   def handle_call({:release, id}, from, state) do
     case state.children do
       %{^id => %Child{phase: :assigned} = child} ->
-        command(state.port, {:release, id})
+        Line.command(state.port, {:release, id})
         {:noreply, put_child(state, %{child | phase: :released, releasing: from})}
 
       %{^id => %Child{phase: :failed} = child} ->
@@ -141,7 +109,7 @@ defmodule Snakepit.Guardian.Server do
   def handle_call({:stop, id, signal, timeout_ms}, from, state) do
     case state.children do
       %{^id => child} ->
-        command(state.port, {:stop, id, signal, timeout_ms})
+        Line.command(state.port, {:stop, id, signal, timeout_ms})
         {:noreply, put_child(state, %{child | stopping: [from | child.stopping]})}
 
       _gone ->
@@ -150,14 +118,16 @@ defmodule Snakepit.Guardian.Server do
   end
 
   def handle_call({:signal, id, signal, scope}, _from, state) do
-    if Map.has_key?(state.children, id), do: command(state.port, {:signal, id, signal, scope})
+    if Map.has_key?(state.children, id),
+      do: Line.command(state.port, {:signal, id, signal, scope})
+
     {:reply, :ok, state}
   end
 
   def handle_call({:tail, id}, from, state) do
     case state.children do
       %{^id => child} ->
-        command(state.port, {:tail, id})
+        Line.command(state.port, {:tail, id})
         {:noreply, put_child(state, %{child | reading: [from | child.reading]})}
 
       _gone ->
@@ -166,12 +136,12 @@ defmodule Snakepit.Guardian.Server do
   end
 
   def handle_call({:stop_all, timeout_ms}, from, state) do
-    command(state.port, {:stop_all, timeout_ms})
+    Line.command(state.port, {:stop_all, timeout_ms})
     {:noreply, update_in(state.asking.stop_all, &[from | &1])}
   end
 
   def handle_call(:info, from, state) do
-    command(state.port, :info)
+    Line.command(state.port, :info)
     {:noreply, update_in(state.asking.info, &[from | &1])}
   end
 
@@ -180,7 +150,7 @@ defmodule Snakepit.Guardian.Server do
 
   @impl true
   def handle_info({port, {:data, frame}}, %{port: port} = state) do
-    case Native.wire_decode(frame) do
+    case Line.decode(frame) do
       {:ok, event} -> {:noreply, handle_event(event, state)}
       {:error, :malformed} -> {:stop, :guardian_malformed, state}
     end
@@ -207,7 +177,7 @@ defmodule Snakepit.Guardian.Server do
         {:noreply, %{state | waiting: alive}}
 
       {id, owners} ->
-        command(state.port, {:stop, id, :sigkill, 0})
+        Line.command(state.port, {:stop, id, :sigkill, 0})
         {:noreply, %{state | owners: owners}}
     end
   end
@@ -234,13 +204,13 @@ defmodule Snakepit.Guardian.Server do
   # Otherwise this returns when nothing is left, the guardian included. It takes the closed port for the
   # death of the BEAM, so whatever the reason, it ends everything and then itself.
   def terminate(_reason, state) do
-    if command(state.port, {:stop_all, state.grace_ms}),
+    if Line.command(state.port, {:stop_all, state.grace_ms}),
       do: Ending.await_all_gone(state.port, state.run, state.grace_ms + @all_gone_ms),
       else: Ending.sweep(state.run)
 
     # What the guardian said of their end was not passed on, and nobody else will say it.
     for {_id, child} <- state.children, do: Child.fail(child, :guardian_down)
-    close(state.port)
+    Line.close(state.port)
     Native.process_await([state.process.identity], @guardian_end_ms)
     Predecessor.forget(state.run)
   end
@@ -348,7 +318,7 @@ defmodule Snakepit.Guardian.Server do
       # First, so that the caller goes on while this is under way: its release comes after it anyway.
       GenServer.reply(from, {:ok, %{id: id, os_pid: os_pid, identity: identity}})
       request = Environment.add(request, Environment.changes(environment()))
-      command(state.port, {:spawn, Map.put(request, :id, id)})
+      Line.command(state.port, {:spawn, Map.put(request, :id, id)})
       {owner, _tag} = from
 
       %{state | waiting: waiting, ready: ready}
@@ -392,18 +362,5 @@ defmodule Snakepit.Guardian.Server do
 
   defp gone(operation, survivors, _answer) do
     {:error, %Error{operation: operation, reason: :survivors, os_pids: survivors}}
-  end
-
-  defp close(port) do
-    Port.close(port)
-  rescue
-    ArgumentError -> true
-  end
-
-  # The port of a guardian that has died is closed; the message that says so is on its way.
-  defp command(port, request) do
-    Port.command(port, Native.wire_encode(request))
-  rescue
-    ArgumentError -> false
   end
 end

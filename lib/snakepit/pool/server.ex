@@ -10,7 +10,7 @@ defmodule Snakepit.Pool.Server do
   use GenServer
 
   alias Snakepit.{Config, Error, Worker}
-  alias Snakepit.Pool.{Callers, ProcessRegistry, Progress, Slot}
+  alias Snakepit.Pool.{Callers, Progress, Report, Slot}
 
   @impl true
   def init(opts) do
@@ -60,7 +60,7 @@ defmodule Snakepit.Pool.Server do
   def handle_call({:checkout, timeout}, from, state),
     do: {:noreply, serve(update_in(state.callers, &Callers.add(&1, from, timeout)))}
 
-  def handle_call(:info, _from, state), do: {:reply, report(state), state}
+  def handle_call(:info, _from, state), do: {:reply, Report.new(state), state}
 
   def handle_call({:restart, worker, force?}, _from, state) do
     case Map.fetch(if(is_pid(worker), do: state.pids, else: state.ids), worker) do
@@ -366,39 +366,6 @@ defmodule Snakepit.Pool.Server do
     else
       state
     end
-  end
-
-  defp report(state) do
-    slots = state.slots |> Map.values() |> Enum.sort_by(& &1.number)
-    counts = Enum.frequencies_by(slots, & &1.state)
-
-    for(
-      key <- [:idle, :busy, :starting, :waiting, :stopping],
-      into: %{},
-      do: {key, Map.get(counts, key, 0)}
-    )
-    |> Map.merge(%{
-      size: state.size,
-      queued: Callers.count(state.callers),
-      workers: Enum.map(slots, &describe_slot/1),
-      last_error: state.last_error
-    })
-  end
-
-  defp describe_slot(slot) do
-    slot
-    |> Map.take([:id, :pid, :state, :restarts, :last_error])
-    |> Map.put(:os_pid, os_pid(slot.id))
-  end
-
-  defp os_pid(id) do
-    case ProcessRegistry.get_worker_info(id) do
-      {:ok, info} -> info.os_pid
-      {:error, _none} -> nil
-    end
-  rescue
-    # The registry is being started again.
-    ArgumentError -> nil
   end
 
   defp because(nil), do: ""

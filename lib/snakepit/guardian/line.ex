@@ -1,0 +1,74 @@
+defmodule Snakepit.Guardian.Line do
+  @moduledoc false
+
+  # The port to the guardian's program: how it is opened, what is said first, and what goes over it.
+
+  alias Snakepit.{Native, Run}
+
+  # More children than one guardian starts. The lineage counts them modulo this number.
+  @ids_per_guardian 67_108_864
+  # What the guardian may take to answer the greeting.
+  @welcome_ms 10_000
+
+  @doc "Starts the guardian."
+  @spec open(keyword()) :: port()
+  def open(opts) do
+    # Tests have guardians that misbehave.
+    executable = Keyword.get_lazy(opts, :executable, &executable/0)
+    # Not over standard input and output: those stay the BEAM's, for children that inherit them.
+    options = [:binary, :exit_status, :nouse_stdio, packet: 4]
+    Port.open({:spawn_executable, executable}, options)
+  end
+
+  @doc "What a guardian has to know first."
+  @spec hello(Run.t(), map(), pos_integer()) :: map()
+  def hello(run, config, ahead) do
+    %{
+      beam_pid: String.to_integer(System.pid()),
+      run_id: run.id,
+      run_directory: run.directory,
+      grace_ms: config.watchdog.grace_period_ms,
+      tail_bytes: config.output_tail_bytes,
+      ahead: ahead,
+      # No child of this guardian has the id of one of the last: a caller that has not heard yet
+      # would release or stop another's.
+      first_id: System.unique_integer([:positive, :monotonic]) * @ids_per_guardian
+    }
+  end
+
+  @doc "Its answer to that."
+  @spec first_event(port(), keyword()) :: {:ok, tuple()} | {:error, term()}
+  def first_event(port, opts) do
+    receive do
+      {^port, {:data, frame}} -> decode(frame)
+      {^port, {:exit_status, status}} -> {:error, {:exit_status, status}}
+    after
+      Keyword.get(opts, :welcome_ms, @welcome_ms) -> {:error, :no_answer}
+    end
+  end
+
+  @doc "What a frame of the guardian's says."
+  @spec decode(binary()) :: {:ok, tuple()} | {:error, :malformed}
+  def decode(frame), do: Native.wire_decode(frame)
+
+  @doc """
+  Tells the guardian something. `false` if it has died and the port is closed; the message that says so
+  is on its way.
+  """
+  @spec command(port(), term()) :: boolean()
+  def command(port, request) do
+    Port.command(port, Native.wire_encode(request))
+  rescue
+    ArgumentError -> false
+  end
+
+  @doc "Closes the port, if it is open."
+  @spec close(port()) :: true
+  def close(port) do
+    Port.close(port)
+  rescue
+    ArgumentError -> true
+  end
+
+  defp executable, do: Application.app_dir(:snakepit, "priv/native/snakepit_guardian")
+end
