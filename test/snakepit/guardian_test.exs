@@ -21,6 +21,15 @@ defmodule Snakepit.GuardianTest do
       assert File.exists?(marker)
     end
 
+    @tag :root
+    test "a process that has ended before its sibling let go of its gate has run" do
+      {:ok, child} = Guardian.spawn(Command.new!(cmd: ["true"]))
+      Program.sinner("holds_a_gate", ["#{child.os_pid}"])
+      assert :ok = Guardian.release(child)
+      assert {%{status: 0}, ""} = await_exit(child)
+      assert await_gone(child) == 0
+    end
+
     test "a spawned process has nothing of what the guardian remembers" do
       {:ok, child} = Guardian.spawn(Command.new!(cmd: ["sleep", "60"]))
       assert heap_bytes(Guardian.os_pid()) > 1_000_000

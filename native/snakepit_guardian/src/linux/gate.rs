@@ -56,15 +56,27 @@ impl Guardian {
         };
         match verdict {
             Verdict::Pending => {}
-            Verdict::Executed => {
-                if let Some(mut child) = self.children.get_mut(id) {
-                    child.gate = None;
-                    child.state = State::Running;
-                }
-                self.frames.send(&Event::Started { id });
-                self.trees.look_within(Instant::now() + PERIOD);
-            }
+            Verdict::Executed => self.executed(id),
             Verdict::Failed(step, errno) => self.fail(id, step, errno),
         }
+    }
+
+    /// The last that a child says through its gate, which has ended. That it has executed its program
+    /// shows in the end of the gate, and not even then: a sibling that was forked a moment ago, and has
+    /// not had a processor since, holds a copy of it. But who could not execute has said so.
+    pub(crate) fn hear_last(&mut self, id: u64) {
+        self.hear_gate(id);
+        if self.children.get(id).is_some_and(|child| matches!(child.state, State::Released)) {
+            self.executed(id);
+        }
+    }
+
+    fn executed(&mut self, id: u64) {
+        if let Some(mut child) = self.children.get_mut(id) {
+            child.gate = None;
+            child.state = State::Running;
+        }
+        self.frames.send(&Event::Started { id });
+        self.trees.look_within(Instant::now() + PERIOD);
     }
 }

@@ -39,7 +39,7 @@ impl Guardian {
             return;
         };
         // What it said before it ended comes first.
-        self.hear_gate(id);
+        self.hear_last(id);
         let Some(mut child) = self.children.remove(id) else { return };
         self.note_child_end(&child);
         if self.ending.as_ref().is_some_and(Ending::is_final) {
