@@ -93,7 +93,7 @@ impl Roots<'_> {
                 }
             }
         }
-        for entry in self.closure(&table, &present) {
+        for entry in self.closure(&table, &present)? {
             if let Some(process) = self.confirm(entry, &roots)? {
                 visit(Member { process, state: entry.state })?;
             }
@@ -102,7 +102,11 @@ impl Roots<'_> {
     }
 
     /// The entries that are a root or descend from one, deepest first.
-    fn closure<'t>(&self, table: &'t [Entry], roots: &HashSet<i32>) -> Vec<&'t Entry> {
+    fn closure<'t>(
+        &self,
+        table: &'t [Entry],
+        roots: &HashSet<i32>,
+    ) -> Result<Vec<&'t Entry>, Error> {
         let mut children: HashMap<i32, Vec<&Entry>> = HashMap::new();
         for entry in table {
             children.entry(entry.parent).or_default().push(entry);
@@ -113,7 +117,11 @@ impl Roots<'_> {
         let mut next = 0;
         while let Some(entry) = found.get(next) {
             next += 1;
-            for child in children.get(&entry.pid.as_raw()).into_iter().flatten() {
+            let Some(below) = children.get(&entry.pid.as_raw()) else { continue };
+            if is_anothers_by_now(entry)? {
+                continue;
+            }
+            for child in below {
                 if seen.insert(child.pid.as_raw()) {
                     found.push(child);
                 }
@@ -121,7 +129,7 @@ impl Roots<'_> {
         }
         found.retain(|entry| entry.is_alive() && protect::process(entry.pid).is_ok());
         found.reverse();
-        found
+        Ok(found)
     }
 
     /// Opens the process behind an entry and asks again whether it is the one that was listed.
@@ -148,6 +156,13 @@ impl Roots<'_> {
         let same = known || likely || (self.select)(&now);
         Ok(same.then_some(process))
     }
+}
+
+/// Whether the pid of a listed process belongs to another one. If it changed hands while the table was
+/// read, those that name it as their parent may be the other's.
+fn is_anothers_by_now(entry: &Entry) -> Result<bool, Error> {
+    let now = table::read_one(entry.pid, Columns::default())?;
+    Ok(now.is_some_and(|now| now.start != entry.start))
 }
 
 /// The roots that an entry may be. One of another start time is another process, which had this pid
@@ -285,5 +300,44 @@ fn freeze(roots: &Roots, deadline: Instant) -> Result<Frozen, Error> {
         if at_rest || tried {
             return Ok(Frozen { passes, members, at_rest });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    /// The pids below this test's own process, if `change` was made to its entry after it was read.
+    fn below_this_process(change: impl Fn(&mut Entry)) -> Vec<i32> {
+        let own = crate::Pid::current();
+        let mut table = table::read(Columns::default()).unwrap();
+        let entry = table.iter_mut().find(|entry| entry.pid == own).unwrap();
+        change(entry);
+        let roots = Roots {
+            identities: Vec::new(),
+            select: &|entry| entry.pid == own,
+            columns: Columns::default(),
+            freeze: false,
+        };
+        let closure = roots.closure(&table, &HashSet::new()).unwrap();
+        closure.iter().map(|entry| entry.pid.as_raw()).collect()
+    }
+
+    fn end(mut child: Child) {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn children_of_one_whose_pid_changed_hands_are_left_alone() {
+        let child = Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let listed = below_this_process(|_| {});
+        let another = below_this_process(|entry| entry.start -= 1);
+        end(child);
+        assert!(listed.contains(&pid));
+        assert!(!another.contains(&pid));
     }
 }
