@@ -13,7 +13,7 @@ use nix::sys::signalfd::SignalFd;
 use serde_bytes::ByteBuf;
 use snakepit_core::run_id::RunId;
 use snakepit_core::wire::{self, Event, Hello, Request};
-use snakepit_core::{Pid, Process};
+use snakepit_core::{Error, Pid, Process};
 use tracing::{info, warn};
 
 use super::ahead::Ahead;
@@ -110,7 +110,9 @@ impl Guardian {
             done: false,
             output_watched: false,
         };
-        guardian.watch_everything(beam);
+        if let Err(why) = guardian.watch_everything(beam) {
+            return Err((guardian.frames, why));
+        }
         let socket = guardian.door.as_ref().map(|door| door.path().to_vec()).unwrap_or_default();
         let pid = Pid::current().as_raw().into();
         let welcome = Event::Welcome { version: wire::VERSION, pid, socket: ByteBuf::from(socket) };
@@ -118,21 +120,30 @@ impl Guardian {
         Ok(guardian)
     }
 
-    fn watch_everything(&mut self, beam: Pid) {
-        let _ = add(&self.epoll, self.frames.input.as_fd(), INPUT);
-        let _ = add(&self.epoll, self.signals.as_fd(), SIGNALS);
-        let _ = add(&self.epoll, self.tails.epoll.0.as_fd(), TAILS);
-        if let Some(door) = &self.door {
-            let _ = add(&self.epoll, door.listener.as_fd(), DOOR);
-        }
+    /// One that is deaf to any of these would be worse than none.
+    fn watch_everything(&mut self, beam: Pid) -> Result<(), String> {
         // The port's end of file says the same, unless some stray process holds the port open.
-        self.beam = Process::open(beam).ok().flatten();
-        if let Some(beam) = &self.beam {
-            let _ = add(&self.epoll, beam.as_fd(), BEAM);
-        } else {
+        self.beam = match Process::open(beam) {
+            Ok(found) => found,
+            Err(Error::Os { call, errno }) => return Err(format!("{call} of the BEAM: {errno}")),
+            Err(_unclear) => None,
+        };
+        if self.beam.is_none() {
             // Gone already, so the port is about to say so.
             warn!("the BEAM has no process {beam}");
         }
+        let sources = [
+            (Some(self.frames.input.as_fd()), INPUT),
+            (Some(self.signals.as_fd()), SIGNALS),
+            (Some(self.tails.epoll.0.as_fd()), TAILS),
+            (self.door.as_ref().map(|door| door.listener.as_fd()), DOOR),
+            (self.beam.as_ref().map(AsFd::as_fd), BEAM),
+        ];
+        for (source, token) in sources {
+            let watched = source.map_or(Ok(()), |source| add(&self.epoll, source, token));
+            watched.map_err(|errno| format!("cannot watch everything: {errno}"))?;
+        }
+        Ok(())
     }
 
     /// Runs until there is nothing left to guard.
