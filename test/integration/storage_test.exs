@@ -3,7 +3,7 @@ defmodule Snakepit.StorageTest do
 
   import Snakepit.Test.Eventually
 
-  alias Snakepit.Test.{Beam, Family, ProcScan, WrappedBeam}
+  alias Snakepit.Test.{Beam, Family, OwnDirectory, ProcScan, WrappedBeam}
 
   @moduletag timeout: 120_000
 
@@ -275,7 +275,7 @@ defmodule Snakepit.StorageTest do
       test "#{what} is deleted: nothing new starts, the rest runs on and is ended by #{how}" do
         beam = Beam.start(watchdog: [grace_period_ms: 300])
         family = running_family(beam, "before")
-        {:ok, _} = Beam.run(beam, "File.rm_rf(#{unquote(up)})")
+        OwnDirectory.lose(Beam.run(beam, unquote(up)))
 
         message = assert_nothing_new(beam, "during", [:estale])
         assert message =~ "the run's directory was deleted"

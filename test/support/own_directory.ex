@@ -36,7 +36,15 @@ defmodule Snakepit.Test.OwnDirectory do
   end
 
   @doc "Takes the ledger away: nothing can be recorded from here on."
-  def lose_directory(run), do: {:ok, _} = File.rm_rf(run.directory)
+  def lose_directory(run), do: lose(run.directory)
+
+  @doc "Deletes a directory in which somebody else is making files."
+  def lose(path) do
+    # Order: out of the way first, so that nothing is made in it while it is emptied.
+    lost = path <> ".lost"
+    :ok = File.rename(path, lost)
+    {:ok, _files} = File.rm_rf(lost)
+  end
 
   @doc "Kills a process of the tree and returns when the supervisor has put another in its place."
   def crash(name) do
