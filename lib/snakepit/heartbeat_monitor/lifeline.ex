@@ -54,16 +54,16 @@ defmodule Snakepit.HeartbeatMonitor.Lifeline do
   """
   @spec only_pong(binary(), binary()) :: {:ok, non_neg_integer()} | :other
   def only_pong(data, timestamp) do
-    size = byte_size(timestamp)
+    head = <<"PONG:", timestamp::binary, ?:>>
+    size = byte_size(head)
 
-    case data do
-      <<"PONG:", ^timestamp::binary-size(size), ?:, digit, now::binary>> when digit in ?0..?9 ->
-        number(now, digit - ?0)
-
-      _other ->
-        :other
-    end
+    if :binary.longest_common_prefix([data, head]) == size,
+      do: data |> binary_part(size, byte_size(data) - size) |> time(),
+      else: :other
   end
+
+  defp time(<<digit, rest::binary>>) when digit in ?0..?9, do: number(rest, digit - ?0)
+  defp time(_no_time), do: :other
 
   defp number(<<digit, rest::binary>>, number) when digit in ?0..?9 and number < @too_late,
     do: number(rest, 10 * number + digit - ?0)
