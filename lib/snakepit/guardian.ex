@@ -126,13 +126,12 @@ defmodule Snakepit.Guardian do
     first = [:binary, active: false, packet: :raw]
 
     with path when is_binary(path) <- call(:socket, :connect),
-         {:ok, socket} <- :gen_tcp.connect({:local, path}, 0, first, @connect_timeout),
-         :ok <- :gen_tcp.send(socket, token),
-         :ok <- :inet.setopts(socket, options) do
-      {:ok, socket, token}
+         {:ok, socket} <- :gen_tcp.connect({:local, path}, 0, first, @connect_timeout) do
+      shown = with :ok <- :gen_tcp.send(socket, token), do: :inet.setopts(socket, options)
+
+      connected(shown, socket, token)
     else
-      {:error, %Error{}} = error -> error
-      {:error, reason} -> {:error, not_connected(reason)}
+      {:error, reason} -> not_connected(reason)
     end
   end
 
@@ -144,20 +143,40 @@ defmodule Snakepit.Guardian do
     token = :crypto.strong_rand_bytes(16)
 
     with path when is_binary(path) <- call(:socket, :connect),
-         {:ok, socket} <- :socket.open(:local, :stream),
-         :ok <- :socket.connect(socket, %{family: :local, path: path}),
-         :ok <- :socket.send(socket, token) do
-      {:ok, socket, token}
+         {:ok, socket} <- :socket.open(:local, :stream) do
+      shown =
+        with :ok <- :socket.connect(socket, %{family: :local, path: path}),
+             do: :socket.send(socket, token)
+
+      connected(shown, socket, token)
     else
-      {:error, %Error{}} = error -> error
-      {:error, reason} -> {:error, not_connected(reason)}
+      {:error, reason} -> not_connected(reason)
     end
   end
+
+  defp connected(:ok, socket, token), do: {:ok, socket, token}
+
+  # The caller may live for long, and try again and again.
+  defp connected({:error, reason}, socket, _token) do
+    disconnect(socket)
+    not_connected(reason)
+  end
+
+  defp not_connected(%Error{} = error), do: {:error, error}
 
   # Its door goes with the guardian, and its server may not have heard of that yet.
   defp not_connected(reason) do
     reason = if reason in @no_door, do: :guardian_down, else: reason
-    %Error{operation: :connect, reason: reason}
+    {:error, %Error{operation: :connect, reason: reason}}
+  end
+
+  @doc false
+  @spec disconnect(:gen_tcp.socket() | :socket.socket()) :: :ok
+  def disconnect(socket) when is_port(socket), do: :gen_tcp.close(socket)
+
+  def disconnect(socket) do
+    :socket.close(socket)
+    :ok
   end
 
   defp markers(worker_id) do

@@ -192,7 +192,8 @@ defmodule Snakepit.Worker do
   so a process that does not read makes the caller wait.
   """
   @spec write(worker(), iodata()) :: :ok | {:error, Error.t()}
-  def write(worker, data), do: GenServer.call(worker, {:write, data}, :infinity)
+  def write(worker, data),
+    do: GenServer.call(worker, {:write, IO.iodata_to_binary(data)}, :infinity)
 
   @doc "Ends the standard input of a worker with `stdio: :pipe`."
   @spec close_input(worker()) :: :ok | {:error, Error.t()}
@@ -206,7 +207,7 @@ defmodule Snakepit.Worker do
   """
   @spec request(worker(), iodata(), timeout()) :: {:ok, binary()} | {:error, Error.t()}
   def request(worker, data, timeout \\ 5_000) do
-    GenServer.call(worker, {:request, data}, timeout)
+    GenServer.call(worker, {:request, IO.iodata_to_binary(data)}, timeout)
   catch
     :exit, {:timeout, _call} ->
       {:error, %Error{operation: :request, reason: :timeout}}

@@ -145,4 +145,41 @@ defmodule Snakepit.ResourcesTest do
       assert Enum.all?(bystanders, &ProcScan.running?/1)
     end
   end
+
+  @tag :root
+  test "a BEAM without descriptors: each connection that cannot be had is an error, and none is left" do
+    {beam, _guardian, _family} = start(["env"])
+    [_, hard] = Regex.run(~r/open files +\d+ +(\d+)/, File.read!("/proc/#{beam.os_pid}/limits"))
+
+    # Standard streams both ways, and a lifeline.
+    attempt = """
+    Process.flag(:trap_exit, true)
+    answer = Snakepit.Worker.start_link(cmd: ["cat"], stdio: :pipe, packet: :line, heartbeat: true)
+
+    with {:ok, worker} <- answer do
+      {:ok, "x\\n"} = Snakepit.Worker.request(worker, "x\\n")
+      Snakepit.Worker.stop(worker)
+    else
+      {:error, error} -> {error.operation, error.reason}
+    end
+    """
+
+    # So that all of its code is there, for which it needs descriptors too.
+    assert Beam.run(beam, attempt) == :ok
+    open = length(File.ls!("/proc/#{beam.os_pid}/fd"))
+
+    answers =
+      for spare <- 0..8 do
+        limit(beam.os_pid, "nofile", open + spare)
+        Beam.run(beam, attempt)
+      end
+
+    limit(beam.os_pid, "nofile", hard)
+    assert Enum.uniq(answers) -- [:ok, {:connect, :emfile}] == []
+    assert hd(answers) == {:connect, :emfile}
+    assert List.last(answers) == :ok
+    assert Beam.run(beam, attempt) == :ok
+    eventually(fn -> length(File.ls!("/proc/#{beam.os_pid}/fd")) <= open end)
+    Beam.kill(beam)
+  end
 end

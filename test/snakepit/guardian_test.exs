@@ -194,5 +194,9 @@ defmodule Snakepit.GuardianTest do
     File.rename!(door <> ".away", door)
     error = {:error, %Error{operation: :connect, reason: :guardian_down}}
     assert answers == [error, error]
+
+    # Who tries again and again does not collect what did not work.
+    assert :socket.which_sockets(self()) == []
+    assert Enum.filter(elem(Process.info(self(), :links), 1), &is_port/1) == []
   end
 end

@@ -8,6 +8,7 @@ defmodule Snakepit.Worker.Launch do
 
   alias Snakepit.{Command, Error, Guardian, Native, Run, RunState}
   alias Snakepit.Pool.ProcessRegistry
+  alias Snakepit.Worker.Input
 
   # How long a start waits for a guardian that is being started again, and for the process of the
   # last worker of the same id to be gone. Without it the supervisor of a worker would use up its
@@ -32,17 +33,19 @@ defmodule Snakepit.Worker.Launch do
 
   @typedoc """
   `guardian` is a monitor of who speaks for it: its owner treats the end of that as `:guardian_down`,
-  because one that is killed tells nobody.
+  because one that is killed tells nobody. `input` is the way into a pipe, see `Snakepit.Worker.Input`;
+  a pipe that is a socket of the module of that name needs none.
   """
   @type t :: %__MODULE__{
           child: Guardian.child(),
           guardian: reference(),
           stdio: :gen_tcp.socket() | :socket.socket() | nil,
+          input: :socket.socket() | nil,
           lifeline: :socket.socket() | nil
         }
 
   @enforce_keys [:child, :guardian]
-  defstruct [:child, :guardian, :stdio, :lifeline]
+  defstruct [:child, :guardian, :stdio, :input, :lifeline]
 
   @doc "An id that no other worker of this BEAM has."
   def unique_id(prefix), do: "#{prefix}-#{System.unique_integer([:positive])}"
@@ -145,10 +148,24 @@ defmodule Snakepit.Worker.Launch do
     connected =
       if options == :socket, do: Guardian.connect_socket(), else: Guardian.connect(options)
 
-    with {:ok, socket, token} <- connected do
-      {:ok, %{command | stdio: {kind, token}}, [stdio: socket]}
+    with {:ok, socket, token} <- connected,
+         {:ok, sockets} <- connect_input(kind, socket) do
+      {:ok, %{command | stdio: {kind, token}}, sockets}
     end
   end
+
+  defp connect_input(:pipe, socket) when is_port(socket) do
+    case Input.open(socket) do
+      {:ok, input} ->
+        {:ok, [stdio: socket, input: input]}
+
+      {:error, error} ->
+        Guardian.disconnect(socket)
+        {:error, error}
+    end
+  end
+
+  defp connect_input(_one_way, socket), do: {:ok, [stdio: socket]}
 
   defp connect_lifeline(command, sockets, false), do: {:ok, command, sockets}
 
@@ -254,9 +271,5 @@ defmodule Snakepit.Worker.Launch do
     end
   end
 
-  defp close(sockets) do
-    for {_role, socket} <- sockets do
-      if is_port(socket), do: :gen_tcp.close(socket), else: :socket.close(socket)
-    end
-  end
+  defp close(sockets), do: for({_role, socket} <- sockets, do: Guardian.disconnect(socket))
 end

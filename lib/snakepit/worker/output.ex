@@ -1,26 +1,22 @@
 defmodule Snakepit.Worker.Output do
   @moduledoc false
 
-  # The connection to a worker's standard streams: what comes out of it and who gets it, what goes
-  # into it, and the end of it for the log.
+  # The connection to a worker's standard streams: what comes out of it and who gets it, and the end of
+  # it for the log. What goes into it is the business of `Input`.
   #
   # The socket is read one piece at a time (`active: :once`), and the next one is asked for when this
   # one has been dealt with: a process that writes faster than that waits in its own `write`.
-  #
-  # What goes in is sent by a process of its own. Whoever sends to a process that does not read waits,
-  # and if that were the one that reads from it, each would wait for the other.
 
   require Logger
 
-  alias Snakepit.Error
-  alias Snakepit.Worker.{Lines, Tail}
+  alias Snakepit.Worker.{Input, Lines, Tail}
 
   defstruct [
     :id,
     :socket,
     :kind,
     :deliver,
-    :writer,
+    :input,
     :tail,
     :rest,
     open?: true,
@@ -30,9 +26,9 @@ defmodule Snakepit.Worker.Output do
   @type t :: %__MODULE__{}
 
   @doc "Takes over a connection. `nil` if output does not pass through the BEAM."
-  def new(_options, nil), do: nil
+  def new(_options, %{stdio: nil}), do: nil
 
-  def new(options, socket) do
+  def new(options, %{stdio: socket, input: input}) do
     kind = if options.stdio == :pipe, do: :pipe, else: :stream
 
     # Nobody can write to it, so that is where its input ends.
@@ -46,7 +42,7 @@ defmodule Snakepit.Worker.Output do
       tail: Tail.new(options.tail_bytes),
       # The beginning of a line, where output is cut into lines.
       rest: if(kind == :stream or options.packet == :line, do: ""),
-      writer: if(kind == :pipe, do: spawn_link(fn -> write_loop(socket) end))
+      input: if(input, do: Input.start_link(input, options.packet))
     }
 
     next(output)
@@ -87,24 +83,24 @@ defmodule Snakepit.Worker.Output do
   @doc "Sends data, then answers `from`. With `request: true` the answer is the next packet."
   def write(output, from, data, opts \\ [])
 
-  def write(%__MODULE__{writer: writer} = output, from, data, opts) when writer != nil do
+  def write(%__MODULE__{input: input} = output, from, data, opts) when input != nil do
     if opts[:request] do
-      send(writer, {:write, nil, data})
+      Input.write(input, nil, data)
       %{output | requests: :queue.in(from, output.requests)}
     else
-      send(writer, {:write, from, data})
+      Input.write(input, from, data)
       output
     end
   end
 
   def write(output, from, _data, _opts) do
-    GenServer.reply(from, {:error, error(:einval, "its :stdio is not :pipe")})
+    GenServer.reply(from, Input.error(:einval, "its :stdio is not :pipe"))
     output
   end
 
   @doc "Ends the process's standard input; answers `from`."
-  def close_input(%__MODULE__{writer: writer} = output, from) when writer != nil do
-    send(writer, {:shutdown, from})
+  def close_input(%__MODULE__{input: input} = output, from) when input != nil do
+    Input.shutdown(input, from)
     output
   end
 
@@ -118,14 +114,13 @@ defmodule Snakepit.Worker.Output do
   def close(nil, _detail), do: nil
 
   def close(%__MODULE__{} = output, detail) do
-    if output.writer do
-      Process.unlink(output.writer)
-      Process.exit(output.writer, :kill)
-    end
-
+    if output.input, do: Input.close(output.input)
     :gen_tcp.close(output.socket)
-    for from <- :queue.to_list(output.requests), do: fail(from, detail)
-    %{output | open?: false, writer: nil, requests: :queue.new()}
+
+    for from <- :queue.to_list(output.requests),
+        do: GenServer.reply(from, Input.error(:worker_down, detail))
+
+    %{output | open?: false, input: nil, requests: :queue.new()}
   end
 
   @doc """
@@ -165,21 +160,4 @@ defmodule Snakepit.Worker.Output do
   defp hand_on({:send, pid}, id, data), do: send(pid, {Snakepit.Worker, id, {:output, data}})
   defp hand_on(:logger, id, data), do: Logger.info("#{id}: #{Tail.text(data)}")
   defp hand_on(fun, _id, data), do: fun.(data)
-
-  defp write_loop(socket) do
-    receive do
-      {:write, nil, data} -> :gen_tcp.send(socket, data)
-      {:write, from, data} -> GenServer.reply(from, answer(:gen_tcp.send(socket, data)))
-      {:shutdown, from} -> GenServer.reply(from, answer(:gen_tcp.shutdown(socket, :write)))
-    end
-
-    write_loop(socket)
-  end
-
-  defp answer(:ok), do: :ok
-  defp answer({:error, reason}), do: {:error, error(reason, nil)}
-
-  defp fail(from, detail), do: GenServer.reply(from, {:error, error(:worker_down, detail)})
-
-  defp error(reason, detail), do: %Error{operation: :write, reason: reason, detail: detail}
 end

@@ -43,7 +43,7 @@ defmodule Snakepit.Worker.Server do
       options: options,
       child: launched.child,
       guardian: launched.guardian,
-      output: Output.new(options, launched.stdio),
+      output: Output.new(options, launched),
       monitor: start_monitor(options, launched),
       started_at: started_at
     }

@@ -118,6 +118,45 @@ defmodule Snakepit.Worker.OutputTest do
     assert received("cat", "") == data
   end
 
+  test "a process that ends without reading its input has its last words heard all the same" do
+    path = temporary_path("go")
+    test = self()
+
+    script = "read a; echo one; while [ ! -e '#{path}' ]; do sleep 0.01; done; echo two"
+
+    busy = fn line ->
+      send(test, {:heard, line})
+      if line == "one\n", do: receive(do: (:go_on -> :ok))
+    end
+
+    for packet <- [:line, :raw] do
+      {:ok, worker} =
+        Worker.start_link(cmd: sh(script), stdio: :pipe, packet: packet, output: busy)
+
+      {:ok, process} = Snakepit.OSProcess.lookup(Worker.os_pid(worker))
+
+      # More than fits into the connection.
+      writer = Task.async(fn -> Worker.write(worker, "go\n" <> :binary.copy("x", 1_000_000)) end)
+      assert_receive {:heard, "one\n"}, 5_000
+      File.write!(path, "")
+      eventually(fn -> not Snakepit.OSProcess.alive?(process) end)
+      assert {:error, %Error{reason: reason}} = Task.await(writer)
+      assert reason in [:epipe, :econnreset]
+
+      send(worker, :go_on)
+      assert await_down(worker) == :normal
+      assert_received {:heard, "two\n"}
+      File.rm!(path)
+    end
+  end
+
+  test "what is no data is refused before anybody is bothered with it" do
+    {:ok, worker} = Worker.start_link(cmd: ["cat"], stdio: :pipe, packet: :line)
+    assert_raise ArgumentError, fn -> Worker.write(worker, :text) end
+    assert_raise ArgumentError, fn -> Worker.request(worker, ["a", 256]) end
+    assert Worker.request(worker, ["a", [?b | "c"], "\n"]) == {:ok, "abc\n"}
+  end
+
   test "a request to a worker that ends, has ended, or has no pipe is an error" do
     {:ok, worker} = Worker.start_link(cmd: sh("read a; exit 5"), stdio: :pipe, packet: :line)
     assert {:error, %Error{reason: :worker_down} = error} = Worker.request(worker, "x\n")
