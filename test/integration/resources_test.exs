@@ -147,6 +147,44 @@ defmodule Snakepit.ResourcesTest do
   end
 
   @tag :root
+  test "a guardian that cannot look does not take a tree for gone" do
+    {beam, guardian, _family} = start(["env"])
+    go = Path.join(Beam.temporary_directory(), "go")
+    token = "86400.#{System.unique_integer([:positive])}"
+
+    # The daemon is made in the last moment of the worker's life, so that nobody knows of it yet.
+    script = "while [ ! -e #{go} ]; do sleep 0.01; done; env -i setsid sleep #{token} &"
+
+    assert Beam.run(beam, """
+           {:ok, worker} = Snakepit.Worker.start_link(cmd: ["sh", "-c", #{inspect(script)}])
+           Process.unlink(worker)
+           Process.put(:monitor, Process.monitor(worker))
+           :started
+           """) == :started
+
+    [_, hard] = Regex.run(~r/open files +\d+ +(\d+)/, File.read!("/proc/#{guardian}/limits"))
+    # One comes free with the worker: too few to read anything below /proc.
+    limit(guardian, "nofile", length(File.ls!("/proc/#{guardian}/fd")))
+    File.write!(go, "")
+    eventually(fn -> ProcScan.with_argument(token) != [] end)
+
+    assert Beam.run(beam, """
+           monitor = Process.get(:monitor)
+           receive(do: ({:DOWN, ^monitor, :process, _, _} -> :gone), after: (500 -> :there))
+           """) == :there
+
+    limit(guardian, "nofile", hard)
+
+    assert Beam.run(beam, """
+           monitor = Process.get(:monitor)
+           receive(do: ({:DOWN, ^monitor, :process, _, reason} -> reason))
+           """) == :normal
+
+    assert ProcScan.with_argument(token) == []
+    Beam.kill(beam)
+  end
+
+  @tag :root
   test "a BEAM without descriptors: each connection that cannot be had is an error, and none is left" do
     {beam, _guardian, _family} = start(["env"])
     [_, hard] = Regex.run(~r/open files +\d+ +(\d+)/, File.read!("/proc/#{beam.os_pid}/limits"))

@@ -7,8 +7,11 @@
 //! A look is one pass over the process table. Looks are taken when a child has ended, while
 //! something is being killed, and once a second to note what was adopted; never more often than lets
 //! the guardian do other things most of the time.
+//!
+//! A look is no photograph, and may fail. What it leaves open is noted ([`Doubts`]), so that nobody is
+//! said to be gone because of what could not be seen.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use snakepit_core::adopted;
@@ -16,7 +19,7 @@ use snakepit_core::lineage::Lineage;
 use snakepit_core::table::{self, Columns, Entry, Environment};
 use snakepit_core::tree::{self, Roots};
 use snakepit_core::wire::Event;
-use snakepit_core::{Identity, Pid, Process};
+use snakepit_core::{Error, Identity, Pid, Process};
 use tracing::{debug, info, warn};
 
 use super::guardian::Guardian;
@@ -49,9 +52,30 @@ struct Lingering {
     attempts: u32,
 }
 
+/// What the last look leaves open.
+#[derive(Default)]
+struct Doubts {
+    /// Something could not be read: whoever it is may be anybody's.
+    of_all: bool,
+    /// One of theirs was found dying. What it had forked is the guardian's child by now, but may be where
+    /// the look had been before: pids start over, so a child need not come after its parent.
+    of: HashSet<Lineage>,
+}
+
+impl Doubts {
+    fn about(&self, owner: Lineage) -> bool {
+        self.of_all || self.of.contains(&owner)
+    }
+
+    fn any(&self) -> bool {
+        self.of_all || !self.of.is_empty()
+    }
+}
+
 #[derive(Default)]
 pub struct Trees {
     adopted: HashMap<i32, Adopted>,
+    doubts: Doubts,
     lingering: HashMap<u64, Lingering>,
     look_at: Option<Instant>,
     last_look: Option<(Instant, Duration)>,
@@ -76,6 +100,7 @@ impl Trees {
     /// The guardian has no child at all, so there is no descendant either.
     pub fn nobody_left(&mut self) {
         self.adopted.clear();
+        self.doubts = Doubts::default();
     }
 
     pub fn adopted(&self) -> usize {
@@ -83,7 +108,7 @@ impl Trees {
     }
 
     pub fn is_quiet(&self) -> bool {
-        self.adopted.is_empty() && self.lingering.is_empty()
+        self.adopted.is_empty() && self.lingering.is_empty() && !self.doubts.any()
     }
 
     pub fn lingers(&self, id: u64) -> bool {
@@ -116,61 +141,85 @@ impl Guardian {
     pub(crate) fn look(&mut self) {
         let begun = Instant::now();
         self.trees.look_at = None;
-        match table::read(Columns::default()) {
-            Ok(table) => self.update_adopted(&table),
-            Err(error) => warn!("cannot read the process table: {error}"),
-        }
+        self.trees.doubts = table::read(Columns::default())
+            .and_then(|table| self.update_adopted(&table))
+            .unwrap_or_else(|error| {
+                // Once: the next look is a moment later.
+                if !self.trees.doubts.of_all {
+                    warn!("cannot see what is there: {error}");
+                }
+                Doubts { of_all: true, of: HashSet::new() }
+            });
         self.end_lingering_trees();
         self.kill_overdue();
         let cost = begun.elapsed();
         self.trees.last_look = Some((Instant::now(), cost));
-        if !self.trees.lingering.is_empty() || self.is_chasing() {
+        let open = self.ending.is_some() && self.trees.doubts.any();
+        if open || !self.trees.lingering.is_empty() || self.is_chasing() {
             self.trees.look_within(Instant::now() + CHASE);
         } else if self.children.counts().out > 0 || !self.trees.adopted.is_empty() {
             self.trees.look_within(Instant::now() + PERIOD.max(20 * cost));
         }
     }
 
-    fn update_adopted(&mut self, table: &[Entry]) {
+    /// Notes who has become a child of this process, and whose it is.
+    fn update_adopted(&mut self, table: &[Entry]) -> Result<Doubts, Error> {
         let own = Pid::current().as_raw();
         let is_adopted = |entry: &&Entry| {
-            entry.parent == own
-                && entry.is_alive()
-                && self.children.id_of(entry.pid.as_raw()).is_none()
+            entry.parent == own && self.children.id_of(entry.pid.as_raw()).is_none()
         };
+        let (living, dying): (Vec<&Entry>, Vec<&Entry>) =
+            table.iter().filter(is_adopted).partition(|entry| entry.is_alive());
         let now: HashMap<i32, &Entry> =
-            table.iter().filter(is_adopted).map(|entry| (entry.pid.as_raw(), entry)).collect();
+            living.into_iter().map(|entry| (entry.pid.as_raw(), entry)).collect();
         self.trees
             .adopted
             .retain(|pid, one| now.get(pid).is_some_and(|entry| entry.start == one.start));
+        let mut doubts = Doubts::default();
+        for entry in dying {
+            doubts.of.extend(self.owner_of(entry)?);
+        }
         for (pid, entry) in now {
             if self.trees.adopted.contains_key(&pid) {
                 continue;
             }
-            let Ok(Some(process)) = Process::open(entry.pid) else { continue };
-            let owner = self.owner_of(entry);
+            let owner = self.owner_of(entry)?;
+            let process = match Process::open(entry.pid) {
+                Ok(Some(process)) => process,
+                Ok(None) | Err(Error::Ambiguous(_)) => {
+                    doubts.of.extend(owner);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let identity = process.identity().clone();
             info!(pid, child = owner.map(|owner| owner.child), "adopted");
             self.note_adopted(&identity);
             self.trees.adopted.insert(pid, Adopted { start: entry.start, identity, owner });
         }
+        Ok(doubts)
     }
 
-    fn owner_of(&self, entry: &Entry) -> Option<Lineage> {
-        let by_lineage = Lineage::of(entry.pid).ok().flatten();
+    fn owner_of(&self, entry: &Entry) -> Result<Option<Lineage>, Error> {
+        let by_lineage = Lineage::of(entry.pid)?;
         if let Some(lineage) = by_lineage.filter(|lineage| lineage.run_id == self.run_id) {
-            return Some(lineage);
+            return Ok(Some(lineage));
         }
-        let by_marker = || {
-            let columns = Columns { markers: true, ..Columns::default() };
-            let entry = table::read_one(entry.pid, columns).ok().flatten()?;
-            let Environment::Read(markers) = entry.environment else { return None };
-            let worker = markers.worker_id.filter(|_| markers.run_id == Some(self.run_id))?;
-            let mut children = self.children.iter();
-            children.find(|(_, child)| child.worker_id.as_bytes() == worker).map(|(id, _)| id)
+        let id = match self.owner_by_marker(entry)? {
+            None => self.trees.owner_by_session(entry),
+            id => id,
         };
-        let id = by_marker().or_else(|| self.trees.owner_by_session(entry))?;
-        Some(Lineage::new(self.run_id, id))
+        Ok(id.map(|id| Lineage::new(self.run_id, id)))
+    }
+
+    fn owner_by_marker(&self, entry: &Entry) -> Result<Option<u64>, Error> {
+        let columns = Columns { markers: true, ..Columns::default() };
+        let Some(entry) = table::read_one(entry.pid, columns)? else { return Ok(None) };
+        let Environment::Read(markers) = entry.environment else { return Ok(None) };
+        let worker = markers.worker_id.filter(|_| markers.run_id == Some(self.run_id));
+        let Some(worker) = worker else { return Ok(None) };
+        let mut children = self.children.iter();
+        Ok(children.find(|(_, child)| child.worker_id.as_bytes() == worker).map(|(id, _)| id))
     }
 
     /// Within a second of its adoption, so that the next start can end it if this guardian and its
@@ -193,8 +242,10 @@ impl Guardian {
         let ids: Vec<u64> = self.trees.lingering.keys().copied().collect();
         for id in ids {
             let left = self.adopted_of(id);
+            let doubtful = self.trees.doubts.about(Lineage::new(self.run_id, id));
             let Some(lingering) = self.trees.lingering.get_mut(&id) else { continue };
-            if left.is_empty() || lingering.since.elapsed() > GIVE_UP {
+            let gone = left.is_empty() && !doubtful;
+            if gone || lingering.since.elapsed() > GIVE_UP {
                 let killed = lingering.killed as u64;
                 let survivors = left.iter().map(|one| one.pid.as_raw().into()).collect();
                 self.trees.lingering.remove(&id);
@@ -232,7 +283,8 @@ impl Guardian {
     fn known_or_found_owner(&self, entry: &Entry) -> Option<Lineage> {
         match self.trees.adopted.get(&entry.pid.as_raw()) {
             Some(known) if known.start == entry.start => known.owner,
-            _ => self.owner_of(entry),
+            // Who cannot be asked is not killed for another's sake.
+            _ => self.owner_of(entry).unwrap_or_default(),
         }
     }
 
