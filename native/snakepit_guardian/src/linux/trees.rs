@@ -63,10 +63,6 @@ struct Doubts {
 }
 
 impl Doubts {
-    fn about(&self, owner: Lineage) -> bool {
-        self.of_all || self.of.contains(&owner)
-    }
-
     fn any(&self) -> bool {
         self.of_all || !self.of.is_empty()
     }
@@ -239,10 +235,16 @@ impl Guardian {
 
     /// Ends what is left of trees whose leader is gone, and says so once nothing is.
     fn end_lingering_trees(&mut self) {
+        if self.trees.doubts.of_all {
+            // The time in which nothing can be seen or done counts for nobody.
+            let now = Instant::now();
+            self.trees.lingering.values_mut().for_each(|one| one.since = now);
+            return;
+        }
         let ids: Vec<u64> = self.trees.lingering.keys().copied().collect();
         for id in ids {
             let left = self.adopted_of(id);
-            let doubtful = self.trees.doubts.about(Lineage::new(self.run_id, id));
+            let doubtful = self.trees.doubts.of.contains(&Lineage::new(self.run_id, id));
             let Some(lingering) = self.trees.lingering.get_mut(&id) else { continue };
             let gone = left.is_empty() && !doubtful;
             if gone || lingering.since.elapsed() > GIVE_UP {
