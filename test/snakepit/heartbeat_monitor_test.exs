@@ -91,9 +91,10 @@ defmodule Snakepit.HeartbeatMonitorTest do
   test "one that stops answering while it is asked with others goes back, and is found" do
     heartbeat = [ping_interval: 50, timeout_threshold: 200, max_missed_heartbeats: 2]
     worker = start(["stuck", 10], heartbeat)
-    eventually(fn -> visit(worker) end)
+    %{monitor: monitor} = eventually(fn -> visit(worker) end)
     assert await_down(worker) == :heartbeat_timeout
-    assert visits() == []
+    # Others, of tests before this one, may be there until it is their turn.
+    refute Enum.find(visits(), &(&1.monitor == monitor))
   end
 
   test "one that is slower than the interval goes back and forth" do
