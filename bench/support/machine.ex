@@ -6,6 +6,8 @@ defmodule Snakepit.Bench.Machine do
   # A process that wakes up now and then takes less; whoever compiles or tests takes a whole core.
   @quiet_percent 10
   @look_ms 1_000
+  # What the kernel may take to put away what a benchmark has left.
+  @patience_looks 20
 
   @type facts :: [{atom(), term()}]
 
@@ -45,6 +47,13 @@ defmodule Snakepit.Bench.Machine do
     {all, us} = {elem(later, 0) - elem(before, 0), elem(later, 1) - elem(before, 1)}
     # Two clocks that tick every 10 ms may differ by as much.
     max(0.0, (all - us) * 10 * 100 / @look_ms)
+  end
+
+  @doc "Waits for a while until others do next to nothing. Gives how much they used in the end, in percent."
+  @spec await_quiet(non_neg_integer()) :: float()
+  def await_quiet(looks \\ @patience_looks) do
+    percent = busy_percent()
+    if percent <= @quiet_percent or looks == 0, do: percent, else: await_quiet(looks - 1)
   end
 
   @doc "Says so if that is more than a machine at rest does."
