@@ -42,9 +42,12 @@ defmodule Snakepit.Guardian do
 
   alias Snakepit.{Command, Error, Native}
   alias Snakepit.Guardian.Server
+  alias Snakepit.Pool.ProcessRegistry
 
   @call_timeout 60_000
   @connect_timeout 5_000
+  # Some weeks. With what a call may take on top of it, it is still one that a timer can wait for.
+  @longest_grace_ms 0x7FFFFFFF
   @no_door [:econnrefused, :enoent, :econnreset, :epipe, :closed]
 
   @type child :: %{id: pos_integer(), os_pid: pos_integer(), identity: binary()}
@@ -59,6 +62,7 @@ defmodule Snakepit.Guardian do
   def spawn(%Command{} = command, opts \\ []) do
     opts = Keyword.validate!(opts, worker_id: "")
     worker_id = opts[:worker_id]
+    if worker_id != "", do: ProcessRegistry.check_id!(worker_id)
 
     with {:ok, request} <- Command.to_request(command, markers(worker_id)) do
       call({:spawn, Map.put(request, :worker_id, worker_id)}, :spawn)
@@ -77,16 +81,15 @@ defmodule Snakepit.Guardian do
   @spec stop(child(), keyword()) :: :ok | {:error, Error.t()}
   def stop(%{id: id}, opts \\ []) do
     opts = Keyword.validate!(opts, signal: :sigterm, timeout_ms: 2_000)
+    check_signal!(opts[:signal])
+    check_timeout!(opts[:timeout_ms])
     call({:stop, id, opts[:signal], opts[:timeout_ms]}, :stop, opts[:timeout_ms])
   end
 
   @doc "Sends a signal to the `:process`, its `:group` or its whole `:tree`."
   @spec signal(child(), Native.signal(), :process | :group | :tree) :: :ok | {:error, Error.t()}
   def signal(%{id: id}, signal, scope \\ :group) when scope in [:process, :group, :tree] do
-    unless Native.signal_valid(signal) do
-      raise ArgumentError, "expected a signal, got: #{inspect(signal)}"
-    end
-
+    check_signal!(signal)
     call({:signal, id, signal, scope}, :signal)
   end
 
@@ -97,6 +100,7 @@ defmodule Snakepit.Guardian do
           {:ok, %{stopped: integer(), killed: integer()}} | {:error, Error.t()}
   def stop_all(opts \\ []) do
     opts = Keyword.validate!(opts, timeout_ms: 2_000)
+    check_timeout!(opts[:timeout_ms])
     call({:stop_all, opts[:timeout_ms]}, :stop_all, opts[:timeout_ms])
   end
 
@@ -186,6 +190,20 @@ defmodule Snakepit.Guardian do
       0,
       {"SNAKEPIT_WORKER_ID", worker_id}
     )
+  end
+
+  # In the caller, and not where it would take the guardian down.
+  defp check_signal!(signal) do
+    unless Native.signal_valid(signal) do
+      raise ArgumentError, "expected a signal, got: #{inspect(signal)}"
+    end
+  end
+
+  defp check_timeout!(ms) do
+    unless is_integer(ms) and ms in 0..@longest_grace_ms do
+      raise ArgumentError,
+            "expected :timeout_ms to be from 0 to #{@longest_grace_ms}, got: #{inspect(ms)}"
+    end
   end
 
   # The guardian keeps all deadlines; this one is for a guardian that has stopped answering.

@@ -45,6 +45,8 @@ defmodule Snakepit.Pool do
   @type pool :: GenServer.server()
 
   @default_timeout 5_000
+  # That of a timer.
+  @longest_timeout 0xFFFFFFFF
   @stop_margin_ms 10_000
 
   @doc false
@@ -77,7 +79,7 @@ defmodule Snakepit.Pool do
   @spec with_worker(pool(), (pid() -> result), keyword()) :: {:ok, result} | {:error, Error.t()}
         when result: term()
   def with_worker(pool, fun, opts \\ []) when is_function(fun, 1) do
-    timeout = Keyword.validate!(opts, timeout: @default_timeout)[:timeout]
+    timeout = check_timeout!(Keyword.validate!(opts, timeout: @default_timeout)[:timeout])
 
     with {:ok, worker, lease} <- GenServer.call(pool, {:checkout, timeout}, :infinity) do
       monitor = Process.monitor(worker)
@@ -141,7 +143,7 @@ defmodule Snakepit.Pool do
   @doc "Waits until every worker is ready."
   @spec await_ready(pool(), timeout()) :: :ok | {:error, Error.t()}
   def await_ready(pool, timeout \\ 15_000),
-    do: GenServer.call(pool, {:await_ready, timeout}, :infinity)
+    do: GenServer.call(pool, {:await_ready, check_timeout!(timeout)}, :infinity)
 
   defp check!(opts) do
     unless Keyword.keyword?(opts) do
@@ -160,8 +162,18 @@ defmodule Snakepit.Pool do
     end
 
     # Checked here, so that a mistake is found before anything starts.
-    Worker.Options.new!(worker)
+    Worker.Options.new!(if(is_list(worker), do: [id: opts[:id]] ++ worker, else: worker))
     opts
+  end
+
+  # In the caller, and not where it would take the pool down.
+  defp check_timeout!(timeout) do
+    unless timeout == :infinity or timeout in 0..@longest_timeout do
+      raise ArgumentError,
+            "expected :timeout to be :infinity or an integer of 0 or more, got: #{inspect(timeout)}"
+    end
+
+    timeout
   end
 
   defp check_size!(size) when is_integer(size) and size > 0, do: :ok

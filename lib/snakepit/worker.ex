@@ -163,10 +163,7 @@ defmodule Snakepit.Worker do
       raise ArgumentError, "expected :signal to be a signal, got: #{inspect(signal)}"
     end
 
-    if timeout != nil and not (is_integer(timeout) and timeout >= 0) do
-      raise ArgumentError,
-            "expected :timeout_ms to be an integer of 0 or more, got: #{inspect(timeout)}"
-    end
+    if timeout != nil, do: Options.check_timeout!(:timeout_ms, timeout)
 
     opts
   end

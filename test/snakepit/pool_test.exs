@@ -245,10 +245,26 @@ defmodule Snakepit.PoolTest do
           [size: 2, worker: [cmd: "sleep"]],
           [size: 2, worker: [cmd: ["sleep"], id: "x"]],
           [size: 2, worker: [cmd: ["sleep"]], sise: 3],
+          [size: 2, worker: [cmd: ["sleep"]], id: <<255>>],
           [size: 2, worker: [cmd: ["sleep"]], max_restarts: 0]
         ] do
       assert_raise ArgumentError, fn -> Pool.start_link(opts) end
     end
+  end
+
+  test "who passes nonsense does not take the pool down for others" do
+    {:ok, pool} = Pool.start_link(size: 1, worker: squares())
+
+    for timeout <- [-1, :soon, "5", 1.5, 0x100000000] do
+      assert_raise ArgumentError, ~r/:timeout/, fn ->
+        Pool.with_worker(pool, & &1, timeout: timeout)
+      end
+
+      assert_raise ArgumentError, ~r/:timeout/, fn -> Pool.await_ready(pool, timeout) end
+    end
+
+    assert Pool.await_ready(pool, :infinity) == :ok
+    assert {:ok, _worker} = Pool.with_worker(pool, & &1, timeout: :infinity)
   end
 
   test "in a supervision tree, by its name" do

@@ -158,8 +158,8 @@ defmodule Snakepit.Ledger.Table do
 
     {:ok, Map.merge(record, Native.record_seal(record))}
   rescue
-    # A term of another program, or of a later version.
-    ArgumentError -> :error
+    # A term of another program, or of a later version: not a record, or of fields that are none.
+    _error in [ArgumentError, ErlangError] -> :error
   end
 
   defp sealed(_foreign), do: :error

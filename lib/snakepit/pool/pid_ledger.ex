@@ -17,8 +17,11 @@ defmodule Snakepit.Pool.PIDLedger do
 
   alias Snakepit.{Config, DataDir, Error, History, Native, Pulse, Reaper, Run, RunState}
   alias Snakepit.Ledger.{Journal, Table}
+  alias Snakepit.Pool.ProcessRegistry
 
   @carry_interval_ms 1_000
+  # What a field has room for.
+  @largest 0x7FFFFFFFFFFFFFFF
 
   @typedoc """
   What is kept of a worker. `spawned_at` is milliseconds since the epoch, for people.
@@ -54,6 +57,8 @@ defmodule Snakepit.Pool.PIDLedger do
   @spec register_process(String.t(), keyword() | map()) :: :ok | {:error, Error.t()}
   def register_process(worker_id, fields \\ []) when is_binary(worker_id) do
     # What is written here is read when it is too late to ask: a record that makes no sense is refused.
+    ProcessRegistry.check_id!(worker_id)
+
     for {key, value} <- fields, not valid?(key, value) do
       raise ArgumentError, "no field of a worker's record: #{inspect(key)} with #{inspect(value)}"
     end
@@ -76,10 +81,11 @@ defmodule Snakepit.Pool.PIDLedger do
 
   defp valid?(:status, status), do: status in [:reserved, :active]
   defp valid?(:command, command), do: is_list(command) and Enum.all?(command, &is_binary/1)
-  defp valid?(:spawned_at, time), do: is_integer(time)
+  defp valid?(:spawned_at, time), do: is_integer(time) and abs(time) <= @largest
   defp valid?(key, nil), do: key in [:os_pid, :pgid, :identity, :elixir_pid]
-  defp valid?(key, pid) when key in [:os_pid, :pgid], do: is_integer(pid) and pid > 0
-  defp valid?(key, value) when key in [:identity, :elixir_pid], do: is_binary(value)
+  defp valid?(key, pid) when key in [:os_pid, :pgid], do: is_integer(pid) and pid in 1..@largest
+  defp valid?(:identity, value), do: is_binary(value)
+  defp valid?(:elixir_pid, value), do: is_binary(value) and String.valid?(value)
   defp valid?(_unknown, _value), do: false
 
   @doc "Forgets a worker. Whoever calls this knows that its process is gone."

@@ -216,8 +216,9 @@ defmodule Snakepit.Pool.ProcessRegistry do
 
   @doc "Forgets reservations that have come to nothing. Gives how many."
   @spec sweep_reservations(non_neg_integer()) :: non_neg_integer()
-  def sweep_reservations(older_than_ms \\ Server.reservation_limit_ms()),
-    do: GenServer.call(__MODULE__, {:sweep_reservations, older_than_ms})
+  def sweep_reservations(older_than_ms \\ Server.reservation_limit_ms())
+      when is_integer(older_than_ms),
+      do: GenServer.call(__MODULE__, {:sweep_reservations, older_than_ms})
 
   defp take_reservation(worker_id) do
     case Table.lookup(worker_id) do
@@ -248,19 +249,17 @@ defmodule Snakepit.Pool.ProcessRegistry do
     end
   end
 
-  defp check_id!(id) when is_binary(id) and id != "" do
-    if String.contains?(id, <<0>>), do: bad_id!(id)
-  end
-
-  defp check_id!(id), do: bad_id!(id)
-
-  defp bad_id!(id) do
-    raise ArgumentError,
-          "expected a worker id to be a non-empty string without NUL, got: #{inspect(id)}"
+  @doc false
+  def check_id!(id) do
+    unless is_binary(id) and id != "" and String.valid?(id) and not String.contains?(id, <<0>>) do
+      raise ArgumentError,
+            "expected a worker id to be a non-empty string without NUL, got: #{inspect(id)}"
+    end
   end
 
   @doc false
   def error(operation, reason, worker_id) do
-    %Error{operation: operation, reason: reason, detail: "#{reason}: worker #{worker_id}"}
+    name = if is_binary(worker_id), do: worker_id, else: inspect(worker_id)
+    %Error{operation: operation, reason: reason, detail: "#{reason}: worker #{name}"}
   end
 end

@@ -45,6 +45,9 @@ defmodule Snakepit.Worker.Options do
     ping: {:ping, nil}
   ]
 
+  # Some weeks: a timer can wait for it, and for what is added to it.
+  @longest_ms 0x7FFFFFFF
+
   @heartbeat_keys [:ping_interval, :timeout_threshold, :max_missed_heartbeats]
 
   @doc false
@@ -82,6 +85,9 @@ defmodule Snakepit.Worker.Options do
 
     agree!(options, own)
   end
+
+  @doc "Raises unless this is how long something may take, in milliseconds."
+  def check_timeout!(key, value), do: check!(:non_neg_integer, key, value)
 
   @doc "What is to be connected: see `Snakepit.Worker.Launch`."
   def plan(%__MODULE__{} = options) do
@@ -179,6 +185,7 @@ defmodule Snakepit.Worker.Options do
   defp check!(:text, key, value) do
     cond do
       not is_binary(value) or value == "" -> mismatch(key, "a non-empty string", value)
+      not String.valid?(value) -> mismatch(key, "text in UTF-8", value)
       String.contains?(value, <<0>>) -> mismatch(key, "text without NUL bytes", value)
       true -> value
     end
@@ -220,15 +227,15 @@ defmodule Snakepit.Worker.Options do
     mismatch(key, expected, other)
   end
 
-  defp check!(:pos_integer, _key, value) when is_integer(value) and value > 0, do: value
+  defp check!(:pos_integer, _key, value) when value in 1..@longest_ms, do: value
 
   defp check!(:pos_integer, key, other),
-    do: mismatch(key, "a number of milliseconds above 0", other)
+    do: mismatch(key, "a number of milliseconds from 1 to #{@longest_ms}", other)
 
-  defp check!(:non_neg_integer, _key, value) when is_integer(value) and value >= 0, do: value
+  defp check!(:non_neg_integer, _key, value) when value in 0..@longest_ms, do: value
 
   defp check!(:non_neg_integer, key, other),
-    do: mismatch(key, "a number of milliseconds, 0 or more", other)
+    do: mismatch(key, "a number of milliseconds from 0 to #{@longest_ms}", other)
 
   defp check!(:signal, key, value) do
     if Native.signal_valid(value), do: value, else: mismatch(key, "a signal", value)
@@ -243,8 +250,8 @@ defmodule Snakepit.Worker.Options do
       unless name in @heartbeat_keys,
         do: mismatch(key, "options among #{inspect(@heartbeat_keys)}", name)
 
-      unless is_integer(number) and number > 0,
-        do: mismatch(key, "positive integers", {name, number})
+      unless number in 1..@longest_ms,
+        do: mismatch(key, "numbers from 1 to #{@longest_ms}", {name, number})
     end
 
     value

@@ -34,10 +34,13 @@ defmodule Snakepit.Pool.PIDLedgerTest do
           command: [:sleep],
           spawned_at: nil,
           spawned_at: "now",
+          spawned_at: 0x8000000000000000,
           os_pid: 0,
+          os_pid: 0x8000000000000000,
           pgid: "1",
           identity: 1,
           elixir_pid: self(),
+          elixir_pid: <<255>>,
           color: "red",
           color: nil
         ] do
@@ -46,6 +49,7 @@ defmodule Snakepit.Pool.PIDLedgerTest do
       end
     end
 
+    assert_raise ArgumentError, ~r/worker id/, fn -> PIDLedger.register_process(<<255>>) end
     assert PIDLedger.all() == []
     :ok = PIDLedger.register_process("w", os_pid: nil, pgid: 5, spawned_at: 1, command: ["a"])
     assert [%{os_pid: nil, pgid: 5, spawned_at: 1, command: ["a"]}] = PIDLedger.all()

@@ -53,7 +53,7 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
   end
 
   test "ids are strings that go into an environment" do
-    for id <- ["", "a\0b", :atom, nil, 1] do
+    for id <- ["", "a\0b", <<255>>, :atom, nil, 1] do
       assert_raise ArgumentError, ~r/worker id/, fn -> ProcessRegistry.reserve_worker(id) end
     end
   end

@@ -1,0 +1,23 @@
+defmodule Snakepit.NonsenseTest do
+  use ExUnit.Case, async: false
+
+  import Snakepit.Test.Eventually
+
+  alias Snakepit.Test.{Beam, Family, ProcScan}
+
+  @moduletag timeout: 180_000
+
+  test "whatever anybody passes to a function brings nothing down, also not the next start" do
+    bystanders = Family.bystanders()
+    beam = Beam.start()
+    assert {calls, nil} = Beam.run(beam, "Snakepit.Test.Nonsense.run()")
+    assert calls > 5_000
+
+    Beam.kill_with_guardian(beam)
+    next = Beam.start(data_dir: beam.data_dir)
+    assert Beam.run(next, "Snakepit.RunState.current()") == :running
+    Beam.kill(next)
+    eventually(fn -> not ProcScan.running?(next.os_pid) end)
+    assert Enum.all?(bystanders, &ProcScan.running?/1)
+  end
+end

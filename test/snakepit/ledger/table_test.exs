@@ -1,0 +1,53 @@
+defmodule Snakepit.Ledger.TableTest do
+  use ExUnit.Case, async: true
+
+  alias Snakepit.Ledger.Table
+
+  @record [
+    worker_id: "w",
+    run_id: "abcdefg",
+    status: :active,
+    os_pid: 5,
+    pgid: 5,
+    identity: "identity",
+    elixir_pid: "<0.1.0>",
+    command: ["sleep", <<255>>],
+    spawned_at: 1
+  ]
+
+  # As `Snakepit.Ledger.Journal` has it.
+  defp entry(changes \\ []) do
+    List.to_tuple([:worker | for({key, value} <- @record, do: Keyword.get(changes, key, value))])
+  end
+
+  defp read(entries) do
+    {:ok, empty} = Table.read(Snakepit.Test.Beam.temporary_directory())
+    Table.apply_entries(empty, entries)
+  end
+
+  test "a worker's entry gives its record, whatever bytes its command has" do
+    assert %{bad: 0, workers: %{"w" => record}} = read([entry()])
+    assert Map.take(record, Keyword.keys(@record)) == Map.new(@record)
+  end
+
+  # Of a program that is not this one, or was not as careful. A start that failed over one of these would
+  # fail for ever.
+  test "an entry with a field that is none is counted, and hides nobody" do
+    for {field, values} <- [
+          worker_id: [<<255>>, nil, :w, 1],
+          run_id: [<<255>>, nil, 1],
+          status: [:dead, nil, "active"],
+          os_pid: [0x8000000000000000, "5", :five, 1.5],
+          pgid: [-0x8000000000000001, %{}],
+          identity: [1, [], :identity],
+          elixir_pid: [<<255>>, self()],
+          command: ["sleep", [:sleep], nil, [["sleep"]]],
+          spawned_at: [0x8000000000000000, nil, "now"]
+        ],
+        value <- values do
+      contents = read([entry([{field, value}]), entry(worker_id: "after it")])
+      assert {field, value, contents.bad} == {field, value, 1}
+      assert Map.keys(contents.workers) == ["after it"]
+    end
+  end
+end
