@@ -129,7 +129,7 @@ defmodule Snakepit.Guardian do
     token = :crypto.strong_rand_bytes(16)
     first = [:binary, active: false, packet: :raw]
 
-    with path when is_binary(path) <- call(:socket, :connect),
+    with {:ok, path} <- door(),
          {:ok, socket} <- :gen_tcp.connect({:local, path}, 0, first, @connect_timeout) do
       shown = with :ok <- :gen_tcp.send(socket, token), do: :inet.setopts(socket, options)
 
@@ -146,7 +146,7 @@ defmodule Snakepit.Guardian do
   def connect_socket do
     token = :crypto.strong_rand_bytes(16)
 
-    with path when is_binary(path) <- call(:socket, :connect),
+    with {:ok, path} <- door(),
          {:ok, socket} <- :socket.open(:local, :stream) do
       shown =
         with :ok <- :socket.connect(socket, %{family: :local, path: path}),
@@ -155,6 +155,20 @@ defmodule Snakepit.Guardian do
       connected(shown, socket, token)
     else
       {:error, reason} -> not_connected(reason)
+    end
+  end
+
+  defp door do
+    case call(:socket, :connect) do
+      "" ->
+        detail = "no socket can be made in the run's directory, nor in the temporary one"
+        {:error, %Error{operation: :connect, reason: :enotconn, detail: detail}}
+
+      path when is_binary(path) ->
+        {:ok, path}
+
+      {:error, error} ->
+        {:error, error}
     end
   end
 

@@ -2,7 +2,7 @@ defmodule Snakepit.GuardianTest do
   use Snakepit.Test.GuardianCase
 
   alias Snakepit.{Command, Error, Guardian}
-  alias Snakepit.Test.{ProcScan, Program}
+  alias Snakepit.Test.{Beam, ProcScan, Program}
 
   doctest Guardian
 
@@ -182,9 +182,16 @@ defmodule Snakepit.GuardianTest do
   test "only signals are sent" do
     child = shell("sleep 600")
 
-    assert_raise ArgumentError, ~r/expected a signal, got: :nonsense/, fn ->
-      Guardian.signal(child, :nonsense)
+    for send <- [&Guardian.signal(&1, :nonsense), &Guardian.stop(&1, signal: :nonsense)] do
+      assert_raise ArgumentError, ~r/expected a signal, got: :nonsense/, fn -> send.(child) end
     end
+
+    for stop <- [&Guardian.stop(child, &1), &Guardian.stop_all/1],
+        timeout <- [nil, -1, 0x80000000] do
+      assert_raise ArgumentError, ~r/:timeout_ms/, fn -> stop.(timeout_ms: timeout) end
+    end
+
+    assert ProcScan.running?(child.os_pid)
   end
 
   test "a door that is not there is the guardian's death, of which nobody has heard yet" do
@@ -195,8 +202,31 @@ defmodule Snakepit.GuardianTest do
     error = {:error, %Error{operation: :connect, reason: :guardian_down}}
     assert answers == [error, error]
 
+    # And one that could not be made is an error that says so.
+    :sys.replace_state(Guardian, &%{&1 | socket: ""})
+    assert {:error, %Error{reason: :enotconn}} = Guardian.connect()
+    :sys.replace_state(Guardian, &%{&1 | socket: door})
+
     # Who tries again and again does not collect what did not work.
     assert :socket.which_sockets(self()) == []
     assert Enum.filter(elem(Process.info(self(), :links), 1), &is_port/1) == []
+  end
+
+  test "where no door can be made, what needs none works, and the rest says why" do
+    # Too long for the address of a socket, and no other place.
+    long = Path.join(Beam.temporary_directory(), String.duplicate("x", 120))
+    beam = Beam.start([data_dir: long], env: [{"TMPDIR", Path.join(long, "missing")}])
+
+    assert Beam.run(beam, """
+           Process.flag(:trap_exit, true)
+           {:ok, worker} = Snakepit.Worker.start_link(cmd: ["sleep", "600"])
+
+           for options <- [[stdio: :pipe], [heartbeat: true]] do
+             {:error, error} = Snakepit.Worker.start_link([cmd: ["cat"]] ++ options)
+             {error.reason, Exception.message(error) =~ "no socket can be made"}
+           end ++ [Snakepit.Worker.stop(worker)]
+           """) == [{:enotconn, true}, {:enotconn, true}, :ok]
+
+    Beam.kill(beam)
   end
 end
