@@ -29,9 +29,10 @@ defmodule Snakepit.WorkerTest do
     test "a program that cannot be executed: the reason, and nothing is left" do
       before = remains()
 
-      for {cmd, reason} <- [{["no-such-program-anywhere"], :enoent}, {["/etc/passwd"], :eacces}] do
+      for {cmd, reason} <- [{["no-such-program-anywhere"], :enoent}, {["/etc/passwd"], :eacces}],
+          connected <- [[], [stdio: :pipe, heartbeat: true]] do
         assert {:error, %Error{reason: ^reason, step: :execve} = error} =
-                 Worker.start_link(id: "absent", cmd: cmd)
+                 Worker.start_link([id: "absent", cmd: cmd] ++ connected)
 
         assert Exception.message(error) =~ inspect(hd(cmd))
         refute ProcessRegistry.worker_registered?("absent")
