@@ -12,7 +12,7 @@ defmodule Snakepit.Pool do
 
   | option | meaning (default) |
   |---|---|
-  | `:size` | how many workers, required |
+  | `:size` | how many workers, required; 65,536 at most |
   | `:worker` | the options of `Snakepit.Worker`, required, but for `:id` and `:name` |
   | `:name` | a name, as for `GenServer` |
   | `:id` | what the workers' ids begin with (the name, or generated) |
@@ -45,6 +45,8 @@ defmodule Snakepit.Pool do
   @type pool :: GenServer.server()
 
   @default_timeout 5_000
+  # More is a mistake, and would take all processes that a BEAM may have.
+  @largest_size 65_536
   # That of a timer.
   @longest_timeout 0xFFFFFFFF
   @stop_margin_ms 10_000
@@ -176,10 +178,12 @@ defmodule Snakepit.Pool do
     timeout
   end
 
-  defp check_size!(size) when is_integer(size) and size > 0, do: :ok
+  defp check_size!(size) when size in 1..@largest_size, do: :ok
 
-  defp check_size!(size),
-    do: raise(ArgumentError, "expected :size to be a positive integer, got: #{inspect(size)}")
+  defp check_size!(size) do
+    raise ArgumentError,
+          "expected :size to be an integer from 1 to #{@largest_size}, got: #{inspect(size)}"
+  end
 
   defp check_count!(_key, count) when is_integer(count) and count > 0, do: :ok
 

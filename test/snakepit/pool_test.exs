@@ -241,6 +241,7 @@ defmodule Snakepit.PoolTest do
           :oops,
           [],
           [size: 0, worker: [cmd: ["sleep"]]],
+          [size: 65_537, worker: [cmd: ["sleep"]]],
           [size: 2],
           [size: 2, worker: [cmd: "sleep"]],
           [size: 2, worker: [cmd: ["sleep"], id: "x"]],

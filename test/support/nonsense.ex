@@ -116,6 +116,7 @@ defmodule Snakepit.Test.Nonsense do
           do: {id, pid}
 
     [
+      {:few_processes, :erlang.system_info(:process_count) < 1_000},
       {:worker, Process.alive?(real[Worker])},
       {:pool, Process.alive?(real[Pool])},
       {:child, ProcessKiller.process_alive?(real[Guardian].os_pid)}
