@@ -81,15 +81,14 @@ defmodule Snakepit.Guardian do
   @spec stop(child(), keyword()) :: :ok | {:error, Error.t()}
   def stop(%{id: id}, opts \\ []) do
     opts = Keyword.validate!(opts, signal: :sigterm, timeout_ms: 2_000)
-    check_signal!(opts[:signal])
-    check_timeout!(opts[:timeout_ms])
+    check_stop!(opts)
     call({:stop, id, opts[:signal], opts[:timeout_ms]}, :stop, opts[:timeout_ms])
   end
 
   @doc "Sends a signal to the `:process`, its `:group` or its whole `:tree`."
   @spec signal(child(), Native.signal(), :process | :group | :tree) :: :ok | {:error, Error.t()}
   def signal(%{id: id}, signal, scope \\ :group) when scope in [:process, :group, :tree] do
-    check_signal!(signal)
+    check_stop!(signal: signal)
     call({:signal, id, signal, scope}, :signal)
   end
 
@@ -100,7 +99,7 @@ defmodule Snakepit.Guardian do
           {:ok, %{stopped: integer(), killed: integer()}} | {:error, Error.t()}
   def stop_all(opts \\ []) do
     opts = Keyword.validate!(opts, timeout_ms: 2_000)
-    check_timeout!(opts[:timeout_ms])
+    check_stop!(opts)
     call({:stop_all, opts[:timeout_ms]}, :stop_all, opts[:timeout_ms])
   end
 
@@ -207,14 +206,13 @@ defmodule Snakepit.Guardian do
   end
 
   # In the caller, and not where it would take the guardian down.
-  defp check_signal!(signal) do
-    unless Native.signal_valid(signal) do
-      raise ArgumentError, "expected a signal, got: #{inspect(signal)}"
+  @doc false
+  def check_stop!(opts) do
+    for {:signal, signal} <- opts, not Native.signal_valid(signal) do
+      raise ArgumentError, "expected :signal to be a signal, got: #{inspect(signal)}"
     end
-  end
 
-  defp check_timeout!(ms) do
-    unless is_integer(ms) and ms in 0..@longest_grace_ms do
+    for {:timeout_ms, ms} <- opts, ms not in 0..@longest_grace_ms do
       raise ArgumentError,
             "expected :timeout_ms to be from 0 to #{@longest_grace_ms}, got: #{inspect(ms)}"
     end

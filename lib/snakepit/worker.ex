@@ -141,7 +141,9 @@ defmodule Snakepit.Worker do
   """
   @spec stop(worker(), keyword()) :: :ok | {:error, Error.t()}
   def stop(worker, opts \\ []) do
-    opts = check_stop!(Keyword.validate!(opts, [:signal, :timeout_ms]))
+    opts = Keyword.validate!(opts, [:signal, :timeout_ms])
+    # Here, and not in the worker, which would end over it.
+    Guardian.check_stop!(opts)
     monitor = Process.monitor(worker)
 
     answer =
@@ -153,19 +155,6 @@ defmodule Snakepit.Worker do
       end
 
     receive(do: ({:DOWN, ^monitor, :process, _pid, _reason} -> answer))
-  end
-
-  # Here, and not where it would take the guardian down.
-  defp check_stop!(opts) do
-    {signal, timeout} = {opts[:signal], opts[:timeout_ms]}
-
-    if signal != nil and not Native.signal_valid(signal) do
-      raise ArgumentError, "expected :signal to be a signal, got: #{inspect(signal)}"
-    end
-
-    if timeout != nil, do: Options.check_timeout!(:timeout_ms, timeout)
-
-    opts
   end
 
   @doc "Sends a signal to the process and its group."

@@ -183,7 +183,9 @@ defmodule Snakepit.GuardianTest do
     child = shell("sleep 600")
 
     for send <- [&Guardian.signal(&1, :nonsense), &Guardian.stop(&1, signal: :nonsense)] do
-      assert_raise ArgumentError, ~r/expected a signal, got: :nonsense/, fn -> send.(child) end
+      assert_raise ArgumentError, ~r/expected :signal to be a signal, got: :nonsense/, fn ->
+        send.(child)
+      end
     end
 
     for stop <- [&Guardian.stop(child, &1), &Guardian.stop_all/1],

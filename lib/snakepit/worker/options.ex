@@ -86,9 +86,6 @@ defmodule Snakepit.Worker.Options do
     agree!(options, own)
   end
 
-  @doc "Raises unless this is how long something may take, in milliseconds."
-  def check_timeout!(key, value), do: check!(:non_neg_integer, key, value)
-
   @doc "What is to be connected: see `Snakepit.Worker.Launch`."
   def plan(%__MODULE__{} = options) do
     %{
