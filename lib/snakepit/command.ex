@@ -121,7 +121,8 @@ defmodule Snakepit.Command do
          lifeline: command.lifeline,
          nice: command.nice,
          limits: for({name, value} <- command.rlimits, do: limit(name, value)),
-         oom_score_adj: command.oom_score_adj
+         oom_score_adj: command.oom_score_adj,
+         stop: {:sigterm, nil, :tree}
        })}
     end
   end

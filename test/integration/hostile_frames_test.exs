@@ -46,7 +46,7 @@ defmodule Snakepit.HostileFramesTest do
             {BareGuardian.frame(String.duplicate(<<0x91>>, 100_000)), "not a message"},
             {BareGuardian.frame(<<0xDD, 0xFFFFFFFF::32>>), "not a message"},
             {BareGuardian.frame(Native.wire_encode(:info)), "not a greeting"},
-            {BareGuardian.frame(Native.wire_encode({:stop_all, 0})), "not a greeting"},
+            {BareGuardian.frame(Native.wire_encode({:stop_all, 0, true})), "not a greeting"},
             {BareGuardian.frame(Native.wire_encode({:release, 1})), "not a greeting"}
           ] do
         guardian = BareGuardian.start()
@@ -93,7 +93,7 @@ defmodule Snakepit.HostileFramesTest do
       # Byte by byte it is a greeting like any other.
       for <<byte <- whole>>, do: BareGuardian.write(guardian, <<byte>>)
 
-      assert {{:welcome, _version, _pid, _socket}, guardian} =
+      assert {{:welcome, _version, _pid, _identity, _socket}, guardian} =
                BareGuardian.event(guardian, :welcome)
 
       BareGuardian.abandon(guardian)

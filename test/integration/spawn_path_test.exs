@@ -74,7 +74,7 @@ defmodule Snakepit.SpawnPathTest do
   defp spawn_once(guardian, cmd) do
     BareGuardian.tell(guardian, BareGuardian.hello(guardian))
 
-    with {{:welcome, _, _, _}, guardian} <- step(:nothing, guardian, :welcome),
+    with {{:welcome, _, _, _, _}, guardian} <- step(:nothing, guardian, :welcome),
          {{:ready, id, _, _}, guardian} <- step(:welcomed, guardian, :ready),
          _ = BareGuardian.tell(guardian, BareGuardian.spawn_message(guardian, id, cmd)),
          _ = BareGuardian.tell(guardian, :info),
@@ -110,7 +110,7 @@ defmodule Snakepit.SpawnPathTest do
       inject = "inject=epoll_ctl:error=ENOMEM:when=#{count}"
       guardian = BareGuardian.start(~w(strace -D -qq -o /dev/null -e #{inject}))
       BareGuardian.tell(guardian, BareGuardian.hello(guardian))
-      {{:welcome, _, os_pid, _}, guardian} = BareGuardian.event(guardian, :welcome)
+      {{:welcome, _, os_pid, _, _}, guardian} = BareGuardian.event(guardian, :welcome)
       {{:ready, id, child, _}, guardian} = BareGuardian.event(guardian, :ready)
       BareGuardian.tell(guardian, BareGuardian.spawn_message(guardian, id, ["touch", marker]))
       BareGuardian.tell(guardian, {:release, id})
@@ -126,7 +126,7 @@ defmodule Snakepit.SpawnPathTest do
     inject = "inject=#{call}:signal=KILL:when=#{count}"
     guardian = BareGuardian.start(~w(strace -D -f -qq -o /dev/null -e trace=#{call} -e #{inject}))
     BareGuardian.tell(guardian, BareGuardian.hello(guardian, hello))
-    {{:welcome, _, os_pid, _}, guardian} = BareGuardian.event(guardian, :welcome)
+    {{:welcome, _, os_pid, _, _}, guardian} = BareGuardian.event(guardian, :welcome)
     %{guardian | os_pid: os_pid}
   end
 
@@ -196,7 +196,7 @@ defmodule Snakepit.SpawnPathTest do
     token = Family.token()
     guardian = BareGuardian.start()
     BareGuardian.tell(guardian, BareGuardian.hello(guardian))
-    {{:welcome, _, os_pid, _}, guardian} = BareGuardian.event(guardian, :welcome)
+    {{:welcome, _, os_pid, _, _}, guardian} = BareGuardian.event(guardian, :welcome)
     {{:ready, id, child, _}, guardian} = BareGuardian.event(guardian, :ready)
     # It is announced when it exists, which may be before it has come to its gate.
     eventually(fn -> in_call?(child, 47) end)

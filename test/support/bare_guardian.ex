@@ -42,6 +42,7 @@ defmodule Snakepit.Test.BareGuardian do
       run_id: guardian.run_id,
       run_directory: guardian.directory,
       grace_ms: 100,
+      log_level: :debug,
       tail_bytes: 1_000,
       ahead: 1,
       first_id: 0
@@ -87,7 +88,7 @@ defmodule Snakepit.Test.BareGuardian do
   @doc "Greets it, and runs a command in the child that it has ready. Gives the child's pid too."
   def run(guardian, cmd, options \\ []) do
     tell(guardian, hello(guardian))
-    {{:welcome, _version, os_pid, _socket}, guardian} = event(guardian, :welcome)
+    {{:welcome, _version, os_pid, _identity, _socket}, guardian} = event(guardian, :welcome)
     {{:ready, id, child, _identity}, guardian} = event(guardian, :ready)
     tell(guardian, spawn_message(guardian, id, cmd, options))
     tell(guardian, {:release, id})

@@ -28,6 +28,7 @@ defmodule Snakepit.Guardian.Line do
       run_id: run.id,
       run_directory: run.directory,
       grace_ms: config.watchdog.grace_period_ms,
+      log_level: config.log_level,
       tail_bytes: config.output_tail_bytes,
       ahead: ahead,
       # No child of this guardian has the id of one of the last: a caller that has not heard yet

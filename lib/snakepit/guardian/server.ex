@@ -56,8 +56,8 @@ defmodule Snakepit.Guardian.Server do
     port = Line.open(opts)
     Line.command(port, {:hello, Line.hello(run, config, @ahead)})
 
-    with {:ok, {:welcome, _version, os_pid, socket}} <- Line.first_event(port, opts),
-         {:ok, process} <- OSProcess.lookup(os_pid),
+    with {:ok, {:welcome, _version, os_pid, identity, socket}} <- Line.first_event(port, opts),
+         {:ok, process} <- process(os_pid, identity),
          :ok <- PIDLedger.register_guardian(process.identity) do
       Predecessor.note(run, process.identity)
       metadata = %{beam_pid: String.to_integer(System.pid()), guardian_pid: os_pid}
@@ -83,6 +83,10 @@ defmodule Snakepit.Guardian.Server do
       {:error, reason} -> {:stop, {:guardian_failed, reason}}
     end
   end
+
+  # Its own word: it knows when its start time cannot be another's any more.
+  defp process(os_pid, ""), do: OSProcess.lookup(os_pid)
+  defp process(os_pid, identity), do: {:ok, %OSProcess{os_pid: os_pid, identity: identity}}
 
   @impl true
   def handle_call({:spawn, request}, {owner, _tag} = from, state) do
@@ -136,7 +140,7 @@ defmodule Snakepit.Guardian.Server do
   end
 
   def handle_call({:stop_all, timeout_ms}, from, state) do
-    Line.command(state.port, {:stop_all, timeout_ms})
+    Line.command(state.port, {:stop_all, timeout_ms, true})
     {:noreply, update_in(state.asking.stop_all, &[from | &1])}
   end
 
@@ -204,7 +208,7 @@ defmodule Snakepit.Guardian.Server do
   # Otherwise this returns when nothing is left, the guardian included. It takes the closed port for the
   # death of the BEAM, so whatever the reason, it ends everything and then itself.
   def terminate(_reason, state) do
-    if Line.command(state.port, {:stop_all, state.grace_ms}),
+    if Line.command(state.port, {:stop_all, state.grace_ms, false}),
       do: Ending.await_all_gone(state.port, state.run, state.grace_ms + @all_gone_ms),
       else: Ending.sweep(state.run)
 

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 /// Changes with every change of a type in this file.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Larger than any command line and environment that the kernel takes (2 MiB by default, at most
 /// 6 MiB), and small enough that a broken length does not exhaust memory.
@@ -68,10 +68,12 @@ pub enum Request {
         /// To whom.
         scope: Scope,
     },
-    /// Ends everything. Answered by `AllGone`.
+    /// Ends every child that there is now, and its tree. Answered by `AllGone`.
     StopAll {
-        /// Milliseconds until `SIGKILL`, for all together.
+        /// Milliseconds until `SIGKILL`.
         grace_ms: u64,
+        /// Whether that holds also for children that have a grace period of their own.
+        strict: bool,
     },
     /// Asks for the last output of a child. Answered by `Tail`.
     Tail {
@@ -93,8 +95,10 @@ pub struct Hello {
     pub run_id: String,
     /// Where obituary, adopted identities and the log go.
     pub run_directory: ByteBuf,
-    /// Milliseconds that workers get when the BEAM is gone.
+    /// Milliseconds that those get that have no grace period of their own.
     pub grace_ms: u64,
+    /// The least level of log lines that the BEAM wants: `error`, `warn`, `info`, `debug` or `none`.
+    pub log_level: String,
     /// How much of each child's output to keep.
     pub tail_bytes: u64,
     /// How many children to keep forked ahead.
@@ -138,6 +142,39 @@ pub struct Spawn {
     pub limits: Vec<(u32, u64, u64)>,
     /// How eagerly the kernel kills it when memory runs out.
     pub oom_score_adj: Option<i32>,
+    /// How it is ended when nobody says otherwise.
+    pub stop: StopPolicy,
+}
+
+/// How a tree is ended: on the death of the BEAM, with all others, and when its leader has ended by
+/// itself. A `Stop` request has a signal and a grace period of its own, and this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopPolicy {
+    /// What asks it to end.
+    pub signal: i32,
+    /// Milliseconds until `SIGKILL`; `None` for what the guardian was told at its start.
+    pub grace_ms: Option<u64>,
+    /// Who is asked first.
+    pub mode: KillMode,
+}
+
+impl Default for StopPolicy {
+    fn default() -> Self {
+        Self { signal: libc::SIGTERM, grace_ms: None, mode: KillMode::Tree }
+    }
+}
+
+/// Who gets the stop signal at once. The rest of the tree gets it when the leader is gone, and SIGKILL
+/// goes to the whole tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KillMode {
+    /// Everything that descends from the child.
+    #[default]
+    Tree,
+    /// Its process group.
+    Group,
+    /// The child alone.
+    Leader,
 }
 
 /// Where a child's standard streams lead.
@@ -178,6 +215,8 @@ pub enum Event {
         version: u32,
         /// The guardian's pid.
         pid: i64,
+        /// [`crate::Identity`] of the guardian, encoded.
+        identity: ByteBuf,
         /// Where connections for piped stdio and lifelines are taken.
         socket: ByteBuf,
     },
@@ -223,7 +262,7 @@ pub enum Event {
         /// The end of its output.
         tail: ByteBuf,
     },
-    /// Nothing of the child's tree is left.
+    /// Nothing of the child's tree is left, or what is left cannot be ended.
     TreeGone {
         /// The child.
         id: u64,

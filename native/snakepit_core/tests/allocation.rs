@@ -83,6 +83,7 @@ fn samples() -> Vec<Vec<u8>> {
         run_id: "k3x9a2p".into(),
         run_directory: bytes(),
         grace_ms: 1,
+        log_level: "info".into(),
         tail_bytes: 1,
         ahead: 1,
         first_id: 1,

@@ -6,7 +6,8 @@ use proptest::option;
 use proptest::prelude::*;
 use serde_bytes::ByteBuf;
 use snakepit_core::wire::{
-    Event, Exit, Hello, Request, Scope, Spawn, Stdio, Step, VERSION, decode, encode,
+    Event, Exit, Hello, KillMode, Request, Scope, Spawn, Stdio, Step, StopPolicy, VERSION, decode,
+    encode,
 };
 
 mod checks;
@@ -26,11 +27,17 @@ fn stdio() -> impl Strategy<Value = Stdio> {
     ]
 }
 
+fn policy() -> impl Strategy<Value = StopPolicy> {
+    let modes = [KillMode::Tree, KillMode::Group, KillMode::Leader];
+    (any::<i32>(), option::of(any::<u64>()), prop::sample::select(modes.to_vec()))
+        .prop_map(|(signal, grace_ms, mode)| StopPolicy { signal, grace_ms, mode })
+}
+
 fn spawn() -> impl Strategy<Value = Spawn> {
     let what = (any::<u64>(), ".*", vec(bytes(), 0..4), any::<bool>(), vec(bytes(), 0..4));
     let place = (option::of(bytes()), option::of(any::<u32>()), stdio(), option::of(bytes()));
     let user = (option::of(any::<u32>()), option::of(vec(any::<u32>(), 0..4)));
-    let limits = (vec(any::<(u32, u64, u64)>(), 0..3), option::of(any::<i32>()));
+    let limits = (vec(any::<(u32, u64, u64)>(), 0..3), option::of(any::<i32>()), policy());
     (what, place, user, limits).prop_map(|(what, place, user, limits)| Spawn {
         id: what.0,
         worker_id: what.1,
@@ -48,6 +55,7 @@ fn spawn() -> impl Strategy<Value = Spawn> {
         nice: limits.1,
         limits: limits.0,
         oom_score_adj: limits.1,
+        stop: limits.2,
     })
 }
 
@@ -59,6 +67,7 @@ fn hello() -> impl Strategy<Value = Hello> {
             run_id: id,
             run_directory: path,
             grace_ms: rest.0,
+            log_level: "info".into(),
             tail_bytes: rest.1,
             ahead: rest.2,
             first_id: rest.0,
@@ -83,7 +92,7 @@ fn request() -> impl Strategy<Value = Request> {
             signal,
             scope
         }),
-        any::<u64>().prop_map(|grace_ms| Request::StopAll { grace_ms }),
+        any::<(u64, bool)>().prop_map(|(grace_ms, strict)| Request::StopAll { grace_ms, strict }),
         any::<u64>().prop_map(|id| Request::Tail { id }),
         Just(Request::Info),
     ]
@@ -101,10 +110,8 @@ fn event() -> impl Strategy<Value = Event> {
         });
     let counts = (any::<(u64, u64)>(), vec(any::<i64>(), 0..4));
     prop_oneof![
-        (any::<(u32, i64)>(), bytes()).prop_map(|((version, pid), socket)| Event::Welcome {
-            version,
-            pid,
-            socket
+        (any::<(u32, i64)>(), bytes(), bytes()).prop_map(|((version, pid), identity, socket)| {
+            Event::Welcome { version, pid, identity, socket }
         }),
         ".*".prop_map(|reason| Event::Refused { reason }),
         (any::<(u64, i64)>(), bytes()).prop_map(|((id, pid), identity)| Event::Ready {

@@ -4,7 +4,9 @@ use nix::errno::Errno;
 use rustler::{Atom, Encoder, Env, NifMap, NifTaggedEnum, NifUnitEnum, Term};
 use serde_bytes::ByteBuf;
 use snakepit_core::Signal;
-use snakepit_core::wire::{Event, Exit, Hello, Request, Scope, Spawn, Stdio, Step, VERSION};
+use snakepit_core::wire::{
+    Event, Exit, Hello, KillMode, Request, Scope, Spawn, Stdio, Step, StopPolicy, VERSION,
+};
 
 use crate::terms::{Bytes, Items, SignalTerm, errno_atom, map};
 
@@ -18,6 +20,7 @@ mod atoms {
 }
 
 /// `{:spawn, %{...}}`, `{:release, id}`, `:info` and so on.
+#[expect(clippy::large_enum_variant, reason = "lives from decoding to conversion")]
 #[derive(NifTaggedEnum)]
 pub enum RequestTerm {
     Hello(HelloTerm),
@@ -26,7 +29,7 @@ pub enum RequestTerm {
     Release(u64),
     Stop(u64, SignalTerm, u64),
     Signal(u64, SignalTerm, ScopeTerm),
-    StopAll(u64),
+    StopAll(u64, bool),
     Tail(u64),
     Info,
 }
@@ -37,6 +40,7 @@ pub struct HelloTerm {
     run_id: String,
     run_directory: Bytes,
     grace_ms: u64,
+    log_level: LevelTerm,
     tail_bytes: u64,
     ahead: u32,
     first_id: u64,
@@ -60,6 +64,35 @@ pub struct SpawnTerm {
     nice: Option<i32>,
     limits: Items<(u32, u64, u64)>,
     oom_score_adj: Option<i32>,
+    stop: (SignalTerm, Option<u64>, KillModeTerm),
+}
+
+#[derive(NifUnitEnum)]
+pub enum KillModeTerm {
+    Tree,
+    Group,
+    Leader,
+}
+
+#[derive(NifUnitEnum)]
+pub enum LevelTerm {
+    None,
+    Error,
+    Warning,
+    Info,
+    Debug,
+}
+
+impl LevelTerm {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Error => "error",
+            Self::Warning => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+        }
+    }
 }
 
 #[derive(NifTaggedEnum)]
@@ -105,7 +138,7 @@ impl From<RequestTerm> for Request {
                 };
                 Self::Signal { id, signal: signal.0.as_raw(), scope }
             }
-            RequestTerm::StopAll(grace_ms) => Self::StopAll { grace_ms },
+            RequestTerm::StopAll(grace_ms, strict) => Self::StopAll { grace_ms, strict },
             RequestTerm::Tail(id) => Self::Tail { id },
             RequestTerm::Info => Self::Info,
         }
@@ -120,6 +153,7 @@ impl From<HelloTerm> for Hello {
             run_id: term.run_id,
             run_directory: buffer(term.run_directory),
             grace_ms: term.grace_ms,
+            log_level: term.log_level.name().into(),
             tail_bytes: term.tail_bytes,
             ahead: term.ahead,
             first_id: term.first_id,
@@ -153,8 +187,18 @@ impl From<SpawnTerm> for Spawn {
             nice: term.nice,
             limits: term.limits.0,
             oom_score_adj: term.oom_score_adj,
+            stop: policy(term.stop),
         }
     }
+}
+
+fn policy((signal, grace_ms, mode): (SignalTerm, Option<u64>, KillModeTerm)) -> StopPolicy {
+    let mode = match mode {
+        KillModeTerm::Tree => KillMode::Tree,
+        KillModeTerm::Group => KillMode::Group,
+        KillModeTerm::Leader => KillMode::Leader,
+    };
+    StopPolicy { signal: signal.0.as_raw(), grace_ms, mode }
 }
 
 /// `{:ready, id, os_pid, identity}`, `{:exited, id, %{...}, tail}` and so on.
@@ -164,8 +208,8 @@ impl Encoder for EventTerm {
     fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
         let posix = |errno: i32| errno_atom(env, Errno::from_raw(errno));
         match &self.0 {
-            Event::Welcome { version, pid, socket } => {
-                (atoms::welcome(), *version, *pid, bytes(socket)).encode(env)
+            Event::Welcome { version, pid, identity, socket } => {
+                (atoms::welcome(), *version, *pid, bytes(identity), bytes(socket)).encode(env)
             }
             Event::Refused { reason } => (atoms::refused(), reason).encode(env),
             Event::Ready { id, pid, identity } => {

@@ -115,7 +115,12 @@ impl Guardian {
         }
         let socket = guardian.door.as_ref().map(|door| door.path().to_vec()).unwrap_or_default();
         let pid = Pid::current().as_raw().into();
-        let welcome = Event::Welcome { version: wire::VERSION, pid, socket: ByteBuf::from(socket) };
+        let welcome = Event::Welcome {
+            version: wire::VERSION,
+            pid,
+            identity: ByteBuf::new(),
+            socket: ByteBuf::from(socket),
+        };
         guardian.frames.send(&welcome);
         Ok(guardian)
     }
@@ -223,7 +228,7 @@ impl Guardian {
                 self.stop(id, signal, Duration::from_millis(grace_ms));
             }
             Request::Signal { id, signal, scope } => self.signal(id, signal, scope),
-            Request::StopAll { grace_ms } => self.stop_all(Duration::from_millis(grace_ms)),
+            Request::StopAll { grace_ms, .. } => self.stop_all(Duration::from_millis(grace_ms)),
             Request::Tail { id } => {
                 let mut child = self.children.get_mut(id);
                 let tail = child.as_mut().and_then(|child| child.tail.as_mut());
