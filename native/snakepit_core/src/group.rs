@@ -6,12 +6,10 @@
 
 use std::time::Instant;
 
-use nix::errno::Errno;
-
 use crate::process::{Delivery, Found};
 use crate::stop::{self, Outcome, Plan};
 use crate::table::{self, Columns};
-use crate::{Error, Identity, Pid, Process, Signal, os, protect};
+use crate::{Error, Identity, Pid, Process, Signal, protect};
 
 /// A group, by what is known of it.
 #[derive(Clone, Debug)]
@@ -57,23 +55,6 @@ pub fn signal(group: &Group, signal: Signal) -> Result<Delivery, Error> {
         Ok(leader) => signal_through(leader.as_ref(), group.pgid(), signal),
         Err(Error::NoSuchProcess(_)) => Ok(Delivery::Gone),
         Err(error) => Err(error),
-    }
-}
-
-/// Sends `signal` to the group that a child of this very process leads. For a parent that has not
-/// reaped the child: until then its pid cannot change hands, so nothing needs to be compared.
-///
-/// # Errors
-///
-/// As for [`signal`].
-pub fn signal_of_child(child: Pid, signal: Signal) -> Result<Delivery, Error> {
-    protect::group(child)?;
-    let leader = os::Reference::open(child).map_err(Error::os("process open"))?;
-    match leader.map_or(Ok(()), |leader| leader.send_group(signal)) {
-        Ok(()) => Ok(Delivery::Sent),
-        Err(Errno::ESRCH) => Ok(Delivery::Gone),
-        Err(Errno::EINVAL | Errno::ENOSYS) => signal_members(child, signal),
-        Err(errno) => Err(Error::Signal { pid: child, signal, errno }),
     }
 }
 

@@ -11,6 +11,7 @@
 //! | [`protect`] | who must never be signalled, whatever the caller asks |
 //! | [`table`], [`proc_text`] | one pass over all processes of the system |
 //! | [`group`], [`tree`] | process groups, and everything that descends from a process |
+//! | `newborn`, `offspring` | what a parent knows of its own children, and what is below them (Linux) |
 //! | [`stop`] | end many processes together, politely first |
 //! | [`marker`], [`run_id`] | the environment and arguments that say whose a process is |
 //! | [`lineage`] | a mark that survives a scrubbed environment |
@@ -31,6 +32,8 @@ pub mod marker;
 #[cfg(target_os = "linux")]
 pub mod newborn;
 pub mod obituary;
+#[cfg(target_os = "linux")]
+pub mod offspring;
 mod os;
 pub mod pid;
 pub mod proc_text;

@@ -43,3 +43,8 @@ pub fn identify(pid: Pid, before: Moment, after: Moment) -> Result<Option<Identi
         handle: Some(handle),
     }))
 }
+
+/// How long it takes until no other process can get this start time.
+pub fn settles_in(start: u64) -> Duration {
+    os::until_past(start)
+}

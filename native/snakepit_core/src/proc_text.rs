@@ -43,6 +43,11 @@ fn parse_state(letter: u8, threads: i64) -> State {
     }
 }
 
+/// The pids in a list of children: numbers, each with a space behind it.
+pub fn pids(list: &[u8]) -> impl Iterator<Item = i32> {
+    list.split(|byte| *byte == b' ').filter_map(number::<i32>).filter(|pid| *pid > 0)
+}
+
 /// The letter of the state in `stat`.
 pub fn state_letter(line: &[u8]) -> Option<u8> {
     behind_name(line)?.first().copied()

@@ -12,6 +12,7 @@
 use std::os::fd::RawFd;
 
 use snakepit_core::wire::Step;
+use snakepit_guardian::ahead::BATCH;
 
 use super::image::{Header, Limit};
 use super::setup::{IGNORED, set_disposition};
@@ -48,6 +49,8 @@ impl Opening {
 pub struct Birth {
     /// The child's end of the gate.
     pub gate: RawFd,
+    /// Those of the whole batch, copies of which this child has; -1 for none.
+    pub gates: [RawFd; BATCH],
     /// Who its parent must be.
     pub guardian: libc::pid_t,
     /// The soft limit that marks its descendants.
@@ -68,7 +71,9 @@ pub unsafe fn live(birth: Birth) -> ! {
     // memory that outlives them.
     unsafe {
         // First of all: a copy of a sibling's gate must not hold it open.
-        close_range(3, birth.gate.unsigned_abs() - 1);
+        if !close_range(3, birth.gate.unsigned_abs() - 1) {
+            close_each(&birth.gates, birth.gate);
+        }
         close_range(birth.gate.unsigned_abs() + 1, libc::c_uint::MAX);
         libc::setsid();
         die_with(birth.guardian);
@@ -319,12 +324,22 @@ unsafe fn mark(lineage: u64) {
     }
 }
 
-/// Kernels before 5.9 lack the call; then the close-on-exec flag, which every descriptor of the
-/// guardian has, does it at `execve`.
-pub unsafe fn close_range(first: libc::c_uint, last: libc::c_uint) {
-    if first <= last {
-        // SAFETY: integers only.
-        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+/// `close_range(2)`. False if the kernel lacks the call (before 5.9) or a filter forbids it.
+///
+/// Descriptors that only a program must not have are closed by `execve` all the same: each has the
+/// close-on-exec flag.
+pub unsafe fn close_range(first: libc::c_uint, last: libc::c_uint) -> bool {
+    // SAFETY: integers only.
+    first > last || unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0
+}
+
+/// Closes these one by one, but for `kept`.
+pub unsafe fn close_each(descriptors: &[RawFd], kept: RawFd) {
+    for fd in descriptors {
+        if *fd > 2 && *fd != kept {
+            // SAFETY: the caller's table of descriptors is a copy.
+            unsafe { libc::close(*fd) };
+        }
     }
 }
 

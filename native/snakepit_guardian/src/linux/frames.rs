@@ -8,16 +8,25 @@ use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
 use nix::unistd::{read, write};
+use serde_bytes::ByteBuf;
 use snakepit_core::wire::{self, Event, MAX_FRAME, Request};
+use tracing::error;
 
 /// How much is read at a time, and how much memory is kept for the next time.
 const CHUNK: usize = 16_384;
+
+/// What waits for a BEAM that does not read, at the most, before lines of the log are left out; and before
+/// the output of those that have ended is. All else is bounded by how many children there are.
+const MAX_WITH_LOG: usize = 256 * 1024;
+const MAX_WITH_OUTPUT: usize = 4 * 1024 * 1024;
 
 /// The guardian's side of the port.
 pub struct Frames {
     pub input: OwnedFd,
     pub output: OwnedFd,
     incoming: Vec<u8>,
+    /// How much of a frame that is too long is still to come.
+    skip: usize,
     outgoing: VecDeque<u8>,
 }
 
@@ -33,7 +42,7 @@ pub enum Incoming {
 
 impl Frames {
     pub fn new(input: OwnedFd, output: OwnedFd) -> Self {
-        Self { input, output, incoming: Vec::new(), outgoing: VecDeque::new() }
+        Self { input, output, incoming: Vec::new(), skip: 0, outgoing: VecDeque::new() }
     }
 
     /// Takes what is there, up to one large read.
@@ -41,7 +50,11 @@ impl Frames {
         let mut chunk = [0; CHUNK];
         match read(&self.input, &mut chunk) {
             Ok(0) => return Incoming::Closed,
-            Ok(count) => self.incoming.extend_from_slice(&chunk[..count]),
+            Ok(count) => {
+                let skipped = count.min(self.skip);
+                self.skip -= skipped;
+                self.incoming.extend_from_slice(&chunk[skipped..count]);
+            }
             Err(Errno::EAGAIN | Errno::EINTR) => return Incoming::Requests(Vec::new()),
             Err(_) => return Incoming::Closed,
         }
@@ -50,7 +63,12 @@ impl Frames {
         while let Some((length, rest)) = self.incoming[start..].split_first_chunk::<4>() {
             let length = u32::from_be_bytes(*length) as usize;
             if length > MAX_FRAME {
-                return Incoming::Garbage("a frame is longer than any message");
+                // The BEAM refuses such a request where it is made; nobody waits for an answer.
+                error!(length, "left out a frame that is longer than any message");
+                let here = rest.len().min(length);
+                self.skip = length - here;
+                start += 4 + here;
+                continue;
             }
             let Some(frame) = rest.get(..length) else { break };
             match wire::decode(frame) {
@@ -67,8 +85,16 @@ impl Frames {
         Incoming::Requests(requests)
     }
 
+    /// Queues an event; less of it, or nothing, if the BEAM has not read for long.
     pub fn send(&mut self, event: &Event) {
-        let message = wire::encode(event);
+        let waiting = self.outgoing.len();
+        let message = match event {
+            Event::Log { .. } if waiting > MAX_WITH_LOG => return,
+            Event::Exited { id, exit, .. } if waiting > MAX_WITH_OUTPUT => {
+                wire::encode(&Event::Exited { id: *id, exit: exit.clone(), tail: ByteBuf::new() })
+            }
+            event => wire::encode(event),
+        };
         let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
         self.outgoing.extend(length.to_be_bytes());
         self.outgoing.extend(message);

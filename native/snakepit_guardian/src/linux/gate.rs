@@ -1,82 +1,78 @@
-//! From the gate to the program: releases, and what comes of them.
+//! What the guardian keeps for one child: its end of the gate, what goes through it, and the output.
 
-use std::os::fd::AsFd;
-use std::time::Instant;
+use std::io::IoSlice;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
 
-use snakepit_core::wire::{Event, Step};
-use tracing::warn;
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, recv, sendmsg};
+use snakepit_core::wire::Step;
+use snakepit_guardian::event::Verdict;
 
-use super::children::{State, Verdict};
-use super::guardian::{GATE, Guardian, add};
-use super::trees::PERIOD;
+use super::child::Opening;
+use super::image::Image;
+use super::tail::Tail;
 
-impl Guardian {
-    /// Opens the gate; the child says through it how that went.
-    pub(crate) fn release(&mut self, id: u64) {
-        let Some(mut child) = self.children.get_mut(id) else { return };
-        match child.state {
-            State::Assigned(_) => {}
-            // Being ended, and whoever asks has not heard of it yet.
-            State::Discarded => {
-                let (step, errno) = (Step::Fork, libc::ESRCH);
-                self.frames.send(&Event::Failed { id, step, errno });
-                return;
+/// What belongs to one child.
+pub struct Kept {
+    /// Our end of the gate, until the program runs.
+    pub gate: Option<OwnedFd>,
+    pub payload: Option<Payload>,
+    pub tail: Option<Tail>,
+}
+
+/// What goes through the gate: the image, and the descriptors that the child keeps.
+pub struct Payload {
+    pub image: Image,
+    /// One may stand for several streams, or be every child's.
+    pub streams: Vec<Rc<OwnedFd>>,
+}
+
+impl Kept {
+    pub fn new(gate: OwnedFd) -> Self {
+        Self { gate: Some(gate), payload: None, tail: None }
+    }
+
+    /// Opens the gate. What was packed is the child's from here on.
+    pub fn release(&mut self) -> Result<(), Errno> {
+        let payload = self.payload.take().ok_or(Errno::EINVAL)?;
+        let gate = self.gate.as_ref().ok_or(Errno::EPIPE)?;
+        let mut fds: Vec<RawFd> = payload.streams.iter().map(AsRawFd::as_raw_fd).collect();
+        let content: &[u8] = match &payload.image {
+            Image::Small(bytes) => bytes,
+            Image::Large(file, _) => {
+                fds.push(file.as_raw_fd());
+                &[]
             }
-            _ => {
-                warn!(id, "asked to release a child that does not wait for it");
-                return;
+        };
+        let head = Opening { length: payload.image.length(), sent: content.len() }.to_bytes();
+        let sent = sendmsg::<UnixAddr>(
+            gate.as_raw_fd(),
+            &[IoSlice::new(&head), IoSlice::new(content)],
+            &[ControlMessage::ScmRights(&fds)],
+            // A child that is stopped does not read; the guardian must not wait for it.
+            MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT,
+            None,
+        )?;
+        if sent == head.len() + content.len() { Ok(()) } else { Err(Errno::EMSGSIZE) }
+    }
+
+    /// What the released child has said; `None` if nothing yet.
+    pub fn verdict(&self) -> Option<Verdict> {
+        let Some(gate) = &self.gate else { return Some(Verdict::Executed) };
+        let mut report = [0; 8];
+        match recv(gate.as_raw_fd(), &mut report, MsgFlags::MSG_DONTWAIT) {
+            Err(Errno::EAGAIN | Errno::EINTR) => None,
+            Ok(8) => {
+                let (step, errno) = (word(&report[..4]), word(&report[4..]));
+                let step = usize::try_from(step).ok().and_then(|step| Step::ALL.get(step).copied());
+                Some(Verdict::Failed(step.unwrap_or(Step::Execute), errno))
             }
-        }
-        // Order: watched before it may say something. Unwatched it would run, and nobody be told.
-        let watched = match &child.gate {
-            Some(gate) => add(&self.epoll, gate.as_fd(), GATE | id),
-            None => Ok(()),
-        };
-        let result = watched.and_then(|()| child.release());
-        drop(child);
-        if let Err(errno) = result {
-            self.fail(id, Step::Descriptors, errno as i32);
+            _ => Some(Verdict::Executed),
         }
     }
+}
 
-    /// The child is told to go and the BEAM that it did not run.
-    pub(crate) fn fail(&mut self, id: u64, step: Step, errno: i32) {
-        if let Some(mut child) = self.children.get_mut(id) {
-            child.discard();
-            child.tail = None;
-        }
-        self.frames.send(&Event::Failed { id, step, errno });
-    }
-
-    /// What a released child says: nothing yet, that its program runs, or why it does not.
-    pub(crate) fn hear_gate(&mut self, id: u64) {
-        let verdict = match self.children.get(id) {
-            Some(child) if matches!(child.state, State::Released) => child.verdict(),
-            _ => return,
-        };
-        match verdict {
-            Verdict::Pending => {}
-            Verdict::Executed => self.executed(id),
-            Verdict::Failed(step, errno) => self.fail(id, step, errno),
-        }
-    }
-
-    /// The last that a child says through its gate, which has ended. That it has executed its program
-    /// shows in the end of the gate, and not even then: a sibling that was forked a moment ago, and has
-    /// not had a processor since, holds a copy of it. But who could not execute has said so.
-    pub(crate) fn hear_last(&mut self, id: u64) {
-        self.hear_gate(id);
-        if self.children.get(id).is_some_and(|child| matches!(child.state, State::Released)) {
-            self.executed(id);
-        }
-    }
-
-    fn executed(&mut self, id: u64) {
-        if let Some(mut child) = self.children.get_mut(id) {
-            child.gate = None;
-            child.state = State::Running;
-        }
-        self.frames.send(&Event::Started { id });
-        self.trees.look_within(Instant::now() + PERIOD);
-    }
+fn word(bytes: &[u8]) -> i32 {
+    bytes.try_into().map_or(0, i32::from_ne_bytes)
 }

@@ -1,7 +1,10 @@
 //! What the guardian has to say: to the BEAM's logger while there is one, to a file afterwards.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt::{self, Write};
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::Path;
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
@@ -11,6 +14,19 @@ const MAX_LINES: usize = 1000;
 
 thread_local! {
     static LINES: RefCell<Vec<(Level, String)>> = const { RefCell::new(Vec::new()) };
+    static LEVEL: Cell<Option<Level>> = const { Cell::new(Some(Level::DEBUG)) };
+}
+
+/// Lines below this level are not even made. `none` is no level.
+pub fn set_level(name: &str) {
+    LEVEL.set(name.parse().ok());
+}
+
+/// Appends a line to the file that is for when the BEAM is gone.
+pub fn write(directory: &Path, level: Level, message: &str) {
+    let file = OpenOptions::new().append(true).create(true).open(directory.join("guardian.log"));
+    let now = super::shell::wall_clock_ms();
+    let _ = file.and_then(|mut file| writeln!(file, "{now} {level} {message}"));
 }
 
 /// Lines since the last call.
@@ -28,7 +44,7 @@ struct Keeper;
 
 impl Subscriber for Keeper {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::DEBUG
+        LEVEL.get().is_some_and(|level| *metadata.level() <= level)
     }
 
     fn event(&self, event: &Event<'_>) {

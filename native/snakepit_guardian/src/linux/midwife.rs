@@ -17,15 +17,16 @@ use snakepit_core::Pid;
 use snakepit_core::lineage::Lineage;
 use snakepit_core::newborn::Moment;
 use snakepit_core::run_id::RunId;
+use snakepit_guardian::ahead::BATCH;
 
 use super::child::{self, Birth};
-use super::setup::Changes;
+use super::setup::{self, Changes};
 
 /// For the midwife, and for the children, which go on with their copy of it.
 const STACK: usize = 64 * 1024;
 
 /// A child that is to be forked, or has just been.
-pub struct Newborn {
+pub struct Expected {
     pub id: u64,
     /// Whether somebody waits for it.
     pub asked: bool,
@@ -39,8 +40,8 @@ pub struct Newborn {
     pub after: Moment,
 }
 
-impl Newborn {
-    pub fn expected(id: u64, asked: bool) -> Result<Self, Errno> {
+impl Expected {
+    pub fn new(id: u64, asked: bool) -> Result<Self, Errno> {
         let (gate, theirs) =
             socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
         let now = Moment::now();
@@ -56,22 +57,25 @@ impl Newborn {
 
 /// What the midwife is told.
 struct Orders<'a> {
-    litter: &'a mut [Newborn],
+    litter: &'a mut [Expected],
     /// The children's ends of the gates, in ascending order.
     gates: Vec<RawFd>,
+    /// All other descriptors, where they have to be closed one by one.
+    others: Vec<RawFd>,
     run_id: RunId,
     changes: Changes,
 }
 
 /// Forks one after the other, until one cannot be.
 #[expect(clippy::large_stack_arrays, reason = "only the pages that are used exist")]
-pub fn deliver(litter: &mut [Newborn], run_id: RunId, changes: Changes) {
+pub fn deliver(litter: &mut [Expected], run_id: RunId, changes: Changes) {
     if litter.is_empty() {
         return;
     }
-    let mut gates: Vec<RawFd> = litter.iter().map(|newborn| newborn.theirs.as_raw_fd()).collect();
+    let mut gates: Vec<RawFd> = litter.iter().map(|expected| expected.theirs.as_raw_fd()).collect();
     gates.sort_unstable();
-    let mut orders = Orders { litter, gates, run_id, changes };
+    let others = if changes.closes_ranges { Vec::new() } else { open_descriptors(&gates) };
+    let mut orders = Orders { litter, gates, others, run_id, changes };
     // Not on the heap, of which children have no copy.
     let mut stack = [const { MaybeUninit::<u128>::uninit() }; STACK / size_of::<u128>()];
     let top = stack.as_mut_ptr_range().end.cast();
@@ -100,27 +104,38 @@ extern "C" fn attend(orders: *mut c_void) -> libc::c_int {
     unsafe {
         let orders = &mut *orders.cast::<Orders>();
         close_all_but(&orders.gates);
+        child::close_each(&orders.others, -1);
         if let Some(score) = orders.changes.oom_score {
             child::write_file(c"/proc/self/oom_score_adj".as_ptr(), score.as_ptr().cast());
         }
-        for newborn in orders.litter.iter_mut() {
+        let mut gates = [-1; BATCH];
+        for (place, gate) in gates.iter_mut().zip(&orders.gates) {
+            *place = *gate;
+        }
+        for expected in orders.litter.iter_mut() {
             let birth = Birth {
-                gate: newborn.theirs.as_raw_fd(),
+                gates,
+                gate: expected.theirs.as_raw_fd(),
                 guardian: orders.changes.guardian,
-                lineage: Lineage::new(orders.run_id, newborn.id).to_limit(),
+                lineage: Lineage::new(orders.run_id, expected.id).to_limit(),
                 descriptors: orders.changes.descriptors,
                 nice: orders.changes.nice,
             };
-            newborn.before = Moment::now();
+            expected.before = Moment::now();
             let pid = fork(birth);
-            newborn.after = Moment::now();
-            newborn.fork = Some(pid);
+            expected.after = Moment::now();
+            expected.fork = Some(pid);
             if pid < 0 {
                 break;
             }
         }
         libc::_exit(0)
     }
+}
+
+/// This process's descriptors, without standard input, output and error and without these.
+fn open_descriptors(gates: &[RawFd]) -> Vec<RawFd> {
+    setup::open_descriptors().into_iter().filter(|fd| *fd > 2 && !gates.contains(fd)).collect()
 }
 
 unsafe fn close_all_but(gates: &[RawFd]) {

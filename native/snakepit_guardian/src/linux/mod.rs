@@ -1,23 +1,30 @@
-//! Linux: subreaper, pidfds, parent-death signals.
+//! The shell around the decisions, for Linux: subreaper, `epoll`, `wait4`, and the descriptors.
+//!
+//! | module | does |
+//! |---|---|
+//! | `shell` | the event loop |
+//! | `perform` | carries out what was decided |
+//! | `kin` | reaps, reads the list of children, looks below them |
+//! | `gate`, `streams`, `image` | what a child is given, and how it gets there |
+//! | `midwife`, `child`, `heap` | forks, and what a child does before its program |
+//! | `listener` | connections for piped stdio and lifelines |
+//! | `frames`, `log`, `tail` | what is said to the BEAM |
+//! | `setup` | what the guardian makes of itself first |
 
-mod ahead;
-mod assign;
 mod child;
-mod children;
-mod door;
-mod ending;
 mod frames;
 mod gate;
-mod guardian;
 mod heap;
 mod image;
+mod kin;
+mod listener;
 mod log;
 mod midwife;
-mod reap;
+mod perform;
 mod setup;
+mod shell;
+mod streams;
 mod tail;
-mod tails;
-mod trees;
 
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -27,7 +34,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use snakepit_core::wire::{Event, Request};
 
 use frames::{Frames, Incoming};
-use guardian::Guardian;
+use shell::Shell;
 
 pub fn main() -> ExitCode {
     match start() {
@@ -40,10 +47,10 @@ pub fn main() -> ExitCode {
 }
 
 fn start() -> Result<(), Errno> {
-    let (input, output) = setup::port()?;
+    let (input, output, closes_ranges) = setup::port()?;
     let signals = setup::signals()?;
     setup::subreaper()?;
-    let changes = setup::endure();
+    let changes = setup::endure(closes_ranges);
     log::start();
     heap::keep();
     let mut frames = Frames::new(input, output);
@@ -55,8 +62,9 @@ fn start() -> Result<(), Errno> {
         }
         None => return Ok(()),
     };
-    match Guardian::greet(frames, signals, changes, greeting) {
-        Ok(guardian) => guardian.run(early),
+    log::set_level(&greeting.log_level);
+    match Shell::greet(frames, signals, changes, greeting) {
+        Ok(shell) => shell.run(early),
         Err((frames, reason)) => refuse(frames, reason),
     }
     Ok(())

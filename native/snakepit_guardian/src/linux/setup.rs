@@ -1,6 +1,6 @@
 //! What the guardian makes of itself before it does anything else.
 
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
@@ -8,6 +8,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use snakepit_core::Pid;
+
+use super::child;
 
 /// Where `open_port` with `:nouse_stdio` puts the two directions. Standard input, output and error
 /// are the BEAM's own, for children that inherit them.
@@ -19,6 +21,8 @@ const OUTPUT: i32 = 4;
 pub struct Changes {
     /// The guardian's own pid.
     pub guardian: libc::pid_t,
+    /// Whether the kernel closes many descriptors at once.
+    pub closes_ranges: bool,
     /// The limit of descriptors, before it was raised.
     pub descriptors: libc::rlimit,
     /// The priority.
@@ -41,10 +45,16 @@ pub fn set_disposition(signal: libc::c_int, disposition: libc::sighandler_t) {
     }
 }
 
-/// Takes the port's descriptors, after all others that were inherited have been closed.
-pub fn port() -> Result<(OwnedFd, OwnedFd), Errno> {
+/// Takes the port's descriptors, after all others that were inherited have been closed; and says whether
+/// the kernel closes many at once.
+pub fn port() -> Result<(OwnedFd, OwnedFd, bool), Errno> {
     // SAFETY: nothing else is open yet, so nobody owns these numbers.
-    unsafe { libc::syscall(libc::SYS_close_range, 5, libc::c_uint::MAX, 0) };
+    let closes_ranges = unsafe { child::close_range(5, libc::c_uint::MAX) };
+    if !closes_ranges {
+        let inherited: Vec<RawFd> = open_descriptors().into_iter().filter(|fd| *fd > 4).collect();
+        // SAFETY: as above.
+        unsafe { child::close_each(&inherited, -1) };
+    }
     // SAFETY: the port's own descriptors, owned by nobody else here. If they are not open, the first
     // use says so.
     let (input, output) = unsafe { (OwnedFd::from_raw_fd(INPUT), OwnedFd::from_raw_fd(OUTPUT)) };
@@ -53,7 +63,14 @@ pub fn port() -> Result<(OwnedFd, OwnedFd), Errno> {
         let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
         fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
     }
-    Ok((input, output))
+    Ok((input, output, closes_ranges))
+}
+
+/// What `/proc/self/fd` lists, the descriptor of that listing included, which is closed by now.
+pub fn open_descriptors() -> Vec<RawFd> {
+    let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    entries.filter_map(number).collect()
 }
 
 /// Every disposition as at boot, whatever the BEAM had; then only SIGCHLD and SIGTERM are heard, and
@@ -80,7 +97,7 @@ pub fn subreaper() -> Result<(), Errno> {
 }
 
 /// Raises what helps the guardian to last, where it may.
-pub fn endure() -> Changes {
+pub fn endure(closes_ranges: bool) -> Changes {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
     let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     // A fork bomb takes its share of the processor from everyone else, this one not.
@@ -95,6 +112,7 @@ pub fn endure() -> Changes {
     let before = std::fs::read_to_string(file).ok().and_then(|text| text_of(text.trim()));
     let oom_score = before.filter(|_| std::fs::write(file, "-1000").is_ok());
     Changes {
+        closes_ranges,
         guardian: Pid::current().as_raw(),
         descriptors: libc::rlimit { rlim_cur: soft, rlim_max: hard },
         nice,

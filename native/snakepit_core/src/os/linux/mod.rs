@@ -6,7 +6,10 @@ mod procfs;
 
 pub(crate) use host::{boot_id, learn, pid_namespace};
 pub(crate) use pidfd::{Reference, wait_for_exits};
-pub(crate) use procfs::{boot_time, inspect, lock_limit, scan, start_between, start_is_past};
+pub(crate) use procfs::{
+    age, boot_time, children_of, inspect, lock_limit, scan, start_between, start_is_past,
+    until_past,
+};
 
 /// glibc keeps 32 and 33 for itself and says so through `SIGRTMIN`.
 pub(crate) fn is_realtime_signal(number: libc::c_int) -> bool {

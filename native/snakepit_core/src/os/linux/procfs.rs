@@ -48,9 +48,18 @@ pub(crate) fn inspect(pid: Pid, columns: Columns) -> Result<Option<Entry>, Errno
     read_entry(proc.as_fd(), &name, columns, &mut Vec::with_capacity(4096))
 }
 
-/// The soft limit of `RLIMIT_LOCKS` in `/proc/<pid>/limits`; `None` if it is unlimited or the process
-/// gone. `prlimit(2)` would need the right to trace the process.
+/// The soft limit of `RLIMIT_LOCKS`; `None` if it is unlimited or the process gone.
+///
+/// `prlimit(2)` reads it also of a process that `/proc` hides, but not of another user's; of that one
+/// `/proc/<pid>/limits` tells.
 pub(crate) fn lock_limit(pid: Pid) -> Result<Option<u64>, Errno> {
+    // SAFETY: plain data, filled by the kernel.
+    let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
+    let (resource, nothing) = (libc::RLIMIT_LOCKS, std::ptr::null());
+    // SAFETY: sets nothing, and writes to a local.
+    if unsafe { libc::prlimit(pid.as_raw(), resource, nothing, &raw mut limit) } == 0 {
+        return Ok((limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur));
+    }
     let proc = open(format!("/proc/{pid}").as_str(), PLACE, Mode::empty());
     let mut buffer = Vec::with_capacity(2048);
     match proc.and_then(|process| read_file(&process, c"limits", &mut buffer)) {
@@ -153,6 +162,56 @@ fn read_file(process: &OwnedFd, name: &CStr, buffer: &mut Vec<u8>) -> Result<(),
             Err(_) => return Err(Errno::last()),
         }
     }
+}
+
+/// The children of a process, of all its threads; `None` where the kernel has no such lists
+/// (`CONFIG_PROC_CHILDREN`). While they come and go some may be missing. Nobody, if it is hidden.
+pub(crate) fn children_of(pid: Pid) -> Result<Option<Vec<i32>>, Errno> {
+    let tasks = match open(format!("/proc/{pid}/task").as_str(), DIRECTORY, Mode::empty()) {
+        Ok(tasks) => tasks,
+        Err(Errno::ENOENT | Errno::ESRCH | Errno::EACCES | Errno::EPERM) => {
+            return Ok(Some(Vec::new()));
+        }
+        Err(errno) => return Err(errno),
+    };
+    let mut buffer = Vec::new();
+    let mut children = Vec::new();
+    let mut read = |thread: &CStr| -> Result<bool, Errno> {
+        let Ok(thread) = openat(&tasks, thread, PLACE, Mode::empty()) else { return Ok(true) };
+        match read_file(&thread, c"children", &mut buffer) {
+            Ok(()) => children.extend(proc_text::pids(&buffer)),
+            // The thread is there, and the file is not.
+            Err(Errno::ENOENT) => return Ok(false),
+            Err(Errno::ESRCH | Errno::EACCES | Errno::EPERM) => {}
+            Err(errno) => return Err(errno),
+        }
+        Ok(true)
+    };
+    // Two links are the directory's own, the others are its threads.
+    if nix::sys::stat::fstat(&tasks).is_ok_and(|stat| stat.st_nlink == 3) {
+        let thread = CString::new(pid.to_string()).map_err(|_| Errno::EINVAL)?;
+        return Ok(read(&thread)?.then_some(children));
+    }
+    let mut listing = Dir::from_fd(tasks.try_clone().map_err(|_| Errno::EMFILE)?)?;
+    for item in listing.iter() {
+        let item = item?;
+        let name = item.file_name();
+        if name.to_bytes().iter().all(u8::is_ascii_digit) && !read(name)? {
+            return Ok(None);
+        }
+    }
+    Ok(Some(children))
+}
+
+/// How long ago a process has started; at most a tick less.
+pub(crate) fn age(start: u64) -> Option<Duration> {
+    boot_time().map(|now| now.saturating_sub(Duration::from_millis(start.saturating_mul(10))))
+}
+
+/// How long it takes until [`start_is_past`].
+pub(crate) fn until_past(start: u64) -> Duration {
+    let end = Duration::from_millis(start.saturating_add(1).saturating_mul(10));
+    boot_time().map_or(Duration::from_millis(10), |now| end.saturating_sub(now))
 }
 
 /// Whether the tick in which a process started is over: from then on no other process can start in

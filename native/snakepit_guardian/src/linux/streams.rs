@@ -11,11 +11,10 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
 use snakepit_core::wire::{Spawn, Stdio, Step};
-use tracing::warn;
 
-use super::children::{Child, Luggage, State};
-use super::guardian::Guardian;
+use super::gate::Payload;
 use super::image;
+use super::shell::{Shell, add};
 use super::tail::Tail;
 
 /// How many images are kept in memory until their child is released.
@@ -24,28 +23,10 @@ const MAX_KEPT: usize = 16;
 /// What a child gets, and what stays here.
 type Streams = (Vec<Rc<OwnedFd>>, Option<Tail>);
 
-impl Guardian {
+impl Shell {
     /// Packs what a waiting child is to run. It goes through the gate with the release.
-    pub(crate) fn assign(&mut self, spawn: &Spawn) {
-        let id = spawn.id;
-        if !matches!(self.children.get(id), Some(Child { state: State::Ready, .. })) {
-            warn!(id, "asked to run something in a child that does not wait for it");
-            return;
-        }
-        match self.pack(spawn) {
-            Ok((luggage, tail)) => {
-                if let Some(mut child) = self.children.get_mut(id) {
-                    child.state = State::Assigned(luggage);
-                    child.worker_id = spawn.worker_id.as_str().into();
-                    child.tail = tail;
-                }
-            }
-            Err((step, errno)) => self.fail(id, step, errno as i32),
-        }
-    }
-
-    fn pack(&mut self, spawn: &Spawn) -> Result<(Luggage, Option<Tail>), (Step, Errno)> {
-        let sparing = self.children.counts().assigned >= MAX_KEPT;
+    pub(super) fn pack(&mut self, spawn: &Spawn) -> Result<(), (Step, Errno)> {
+        let sparing = self.packed >= MAX_KEPT;
         let image = image::build(spawn, &self.environment, sparing)
             .map_err(|errno| (Step::Execute, errno))?;
         let (mut streams, tail) =
@@ -55,10 +36,14 @@ impl Guardian {
         }
         if let Some(tail) = &tail {
             // Unwatched its pipe would become full, and the program wait for ever.
-            let watched = self.tails.watch(tail.output.as_fd(), spawn.id);
+            let watched = add(&self.tails, tail.output.as_fd(), spawn.id);
             watched.map_err(|errno| (Step::Stdio, errno))?;
         }
-        Ok((Luggage { image, streams }, tail))
+        let kept = self.kept.get_mut(&spawn.id).ok_or((Step::Fork, Errno::ESRCH))?;
+        kept.payload = Some(Payload { image, streams });
+        kept.tail = tail;
+        self.packed += 1;
+        Ok(())
     }
 
     /// Standard input, output and error, and the reading end of what the guardian keeps.
@@ -109,16 +94,15 @@ impl Guardian {
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
         // Only this end: a program that writes expects to wait.
         fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        let limit = usize::try_from(self.hello.tail_bytes).unwrap_or(usize::MAX / 4);
-        Ok((Tail::new(reader, limit), writer))
+        Ok((Tail::new(reader, self.tail_bytes), writer))
     }
 
     /// The BEAM connects and shows its token before it asks, so both are there, if only in a queue.
     fn connection(&mut self, token: &[u8]) -> Result<OwnedFd, Errno> {
-        self.answer_door();
-        self.hear_strangers();
-        let door = self.door.as_mut().ok_or(Errno::ENOTCONN)?;
-        door.take(token).ok_or(Errno::ENOTCONN)
+        self.accept();
+        self.read_tokens();
+        let listener = self.listener.as_mut().ok_or(Errno::ENOTCONN)?;
+        listener.take(token).ok_or(Errno::ENOTCONN)
     }
 }
 

@@ -1,0 +1,127 @@
+//! Children forked ahead, so that the next one asked for is there already.
+
+use std::time::Duration;
+
+use crate::event::Time;
+
+/// How long nobody is asked for before the children that wait are made as many as they should be.
+const QUIET: Duration = Duration::from_millis(10);
+/// How long after a failure none is forked ahead.
+const REST: Duration = Duration::from_secs(1);
+/// The most in one batch: whoever was released meanwhile is served in between.
+pub const BATCH: usize = 16;
+
+/// How many children are to wait at the gate, and when.
+#[derive(Debug)]
+pub struct Ahead {
+    target: usize,
+    /// Children that the BEAM asked for beyond those kept ahead.
+    wanted: u32,
+    /// Until when none is forked ahead, after that has failed.
+    rest_until: Option<Time>,
+    /// When the children that wait are made as many as they should be.
+    refill_at: Option<Time>,
+}
+
+impl Ahead {
+    /// Keeps `target` children waiting.
+    pub fn new(target: u32) -> Self {
+        Self { target: target as usize, wanted: 0, rest_until: None, refill_at: None }
+    }
+
+    /// The BEAM asks for more than wait.
+    pub fn want(&mut self, count: u32) {
+        self.wanted = self.wanted.saturating_add(count);
+    }
+
+    /// Someone has taken a child, so it is not quiet.
+    pub fn put_off(&mut self) {
+        self.refill_at = None;
+    }
+
+    /// A fork has failed. What failed a moment ago would fail again; and where it fails after the fork,
+    /// the end of that child is what wakes the loop, so trying each time would never end.
+    pub fn failed(&mut self, now: Time) {
+        self.rest_until = Some(now + REST);
+    }
+
+    /// When to ask again for [`Ahead::batch`], if it is not at once.
+    pub fn deadline(&self) -> Option<Time> {
+        self.refill_at
+    }
+
+    /// Whether somebody waits for a fork.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted > 0
+    }
+
+    /// For each child to fork now, whether somebody waits for it. `waiting` and `released` are the
+    /// children at the gate and those on their way from there to their program.
+    pub fn batch(&mut self, now: Time, waiting: usize, released: usize) -> Vec<bool> {
+        if self.wanted == 0 && !self.refill_is_due(now, waiting, released) {
+            return Vec::new();
+        }
+        self.refill_at = None;
+        let target = if self.is_resting(now) { 0 } else { self.target };
+        let count = (target.saturating_sub(waiting) + self.wanted as usize).min(BATCH);
+        let asked = count.min(self.wanted as usize);
+        self.wanted -= u32::try_from(asked).unwrap_or(self.wanted);
+        (0..count).map(|index| index < asked).collect()
+    }
+
+    /// All at once and when it is quiet, or when half of them are used up. A fork costs the guardian a
+    /// copy of each page that it writes to next, which the forks of a batch share; and it takes processor
+    /// time from a child that is on its way to its program.
+    fn refill_is_due(&mut self, now: Time, waiting: usize, released: usize) -> bool {
+        if waiting >= self.target || self.is_resting(now) {
+            self.refill_at = None;
+            return false;
+        }
+        if waiting <= self.target / 2 && released == 0 {
+            return true;
+        }
+        *self.refill_at.get_or_insert(now + QUIET) <= now
+    }
+
+    fn is_resting(&self, now: Time) -> bool {
+        self.rest_until.is_some_and(|until| until > now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn those_that_are_asked_for_come_at_once_and_first() {
+        let mut ahead = Ahead::new(2);
+        ahead.want(3);
+        assert_eq!(ahead.batch(MS, 2, 5), [true, true, true]);
+        assert_eq!(ahead.batch(MS, 0, 0), [false, false]);
+        ahead.want(100);
+        assert_eq!(ahead.batch(MS, 0, 0).len(), BATCH);
+        assert!(ahead.is_wanted());
+    }
+
+    #[test]
+    fn the_rest_is_forked_when_it_is_quiet_or_half_are_used_up() {
+        let mut ahead = Ahead::new(8);
+        assert!(ahead.batch(MS, 7, 0).is_empty());
+        assert_eq!(ahead.deadline(), Some(MS + QUIET));
+        assert_eq!(ahead.batch(MS + QUIET, 7, 0).len(), 1);
+        assert!(ahead.batch(MS, 4, 1).is_empty(), "while one is on its way to its program");
+        assert_eq!(ahead.batch(MS, 4, 0).len(), 4);
+    }
+
+    #[test]
+    fn after_a_failure_only_those_are_forked_that_somebody_waits_for() {
+        let mut ahead = Ahead::new(8);
+        ahead.failed(MS);
+        assert!(ahead.batch(MS, 0, 0).is_empty());
+        ahead.want(1);
+        assert_eq!(ahead.batch(MS, 0, 0), [true]);
+        assert_eq!(ahead.batch(MS + REST, 0, 0).len(), 8);
+    }
+}

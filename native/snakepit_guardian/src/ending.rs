@@ -1,0 +1,95 @@
+//! The end of everything: because somebody asked for it, or because the BEAM is gone.
+
+use std::collections::HashSet;
+
+use snakepit_core::obituary::{Ended, Obituary};
+use snakepit_core::wire;
+
+use crate::event::Time;
+use crate::trees::{Death, Finished};
+
+/// Every tree that there was is to end, and somebody waits for that. Those that come later are not its
+/// business.
+#[derive(Debug, Default)]
+pub struct StopAll {
+    left: HashSet<u64>,
+    stopped: u64,
+    killed: u64,
+    survivors: Vec<i64>,
+}
+
+impl StopAll {
+    /// These are to end, too.
+    pub fn add(&mut self, trees: impl IntoIterator<Item = u64>) {
+        self.left.extend(trees);
+    }
+
+    /// A process has ended.
+    pub fn note(&mut self, death: &Death) {
+        if self.left.contains(&death.tree) {
+            *if death.killed { &mut self.killed } else { &mut self.stopped } += 1;
+        }
+    }
+
+    /// A tree is gone, or will not go.
+    pub fn finish(&mut self, finished: &Finished) {
+        if self.left.remove(&finished.id) {
+            self.survivors.extend(finished.survivors.iter().map(|pid| i64::from(*pid)));
+        }
+    }
+
+    /// What to tell those who wait, once all of them are gone.
+    pub fn answer(&self) -> Option<wire::Event> {
+        let (stopped, killed) = (self.stopped, self.killed);
+        let answer = || wire::Event::AllGone { stopped, killed, survivors: self.survivors.clone() };
+        self.left.is_empty().then(answer)
+    }
+}
+
+/// The BEAM is gone, and so is everything that it asked for, soon.
+#[derive(Debug)]
+pub struct Mourning {
+    /// What gave it away.
+    by: &'static str,
+    detected_at: i64,
+    /// When it was noticed.
+    pub since: Time,
+    ended: Vec<Ended>,
+}
+
+impl Mourning {
+    /// From now on.
+    pub fn new(now: Time, by: &'static str, detected_at: i64) -> Self {
+        Self { by, detected_at, since: now, ended: Vec::new() }
+    }
+
+    /// A process has ended.
+    pub fn note(&mut self, now: Time, pid: i32, death: &Death) {
+        let after_ms = milliseconds(now.saturating_sub(self.since));
+        let worker_id = death.worker_id.clone();
+        self.ended.push(Ended { worker_id, pid: pid.into(), killed: death.killed, after_ms });
+    }
+
+    /// What is to be written when nothing is left but these.
+    pub fn obituary(
+        self,
+        now: Time,
+        run_id: String,
+        beam_pid: i64,
+        survivors: Vec<i64>,
+    ) -> Obituary {
+        Obituary {
+            run_id,
+            beam_pid,
+            detected_at: self.detected_at,
+            detected_by: self.by.to_owned(),
+            duration_ms: milliseconds(now.saturating_sub(self.since)),
+            processes: self.ended,
+            survivors,
+        }
+    }
+}
+
+fn milliseconds(duration: Time) -> u64 {
+    duration.as_millis().try_into().unwrap_or(u64::MAX)
+}

@@ -1,0 +1,167 @@
+//! Where the BEAM connects for piped stdio and lifelines.
+//!
+//! A listening socket in a directory that only this user may enter. Whoever connects shows a token that the
+//! BEAM has made up, and must be the BEAM by the kernel's word. The connection is then handed to the
+//! child that was spawned with that token.
+
+use std::ffi::CString;
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt};
+use nix::unistd::read;
+use snakepit_guardian::connections::{Connections, TOKEN};
+
+use super::shell::{CONNECTION, Shell, add};
+
+/// How many are asked whether they have left when one comes: more than one, so that they get fewer.
+const ASKED_PER_CONNECTION: usize = 2;
+
+pub struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+    /// Whether the directory was made for it.
+    is_temporary: bool,
+    beam: libc::pid_t,
+    connections: Connections<UnixStream>,
+}
+
+impl Listener {
+    /// Listens in the run's own directory, or, where that path is too long for a socket's address or its
+    /// file system has no sockets, in a new one below the system's temporary one.
+    pub fn open(beam: libc::pid_t, run_directory: &Path) -> Result<Self, Errno> {
+        let own = run_directory.join("door");
+        let (socket, path, is_temporary) = if let Ok(socket) = UnixListener::bind(&own) {
+            (socket, own, false)
+        } else {
+            let directory = make_directory(&std::env::temp_dir().join("snakepit-XXXXXX"))?;
+            let path = directory.join("door");
+            (UnixListener::bind(&path).map_err(|error| errno(&error))?, path, true)
+        };
+        socket.set_nonblocking(true).map_err(|error| errno(&error))?;
+        Ok(Self { socket, path, is_temporary, beam, connections: Connections::default() })
+    }
+
+    pub fn path(&self) -> &[u8] {
+        self.path.as_os_str().as_bytes()
+    }
+
+    /// Lets in those that wait until one is the BEAM; `None` when nobody waits. Returns its number.
+    fn accept(&mut self) -> Option<u64> {
+        loop {
+            let (stream, _) = self.socket.accept().ok()?;
+            let peer = getsockopt(&stream, sockopt::PeerCredentials).ok().map(|peer| peer.pid());
+            if peer == Some(self.beam) && stream.set_nonblocking(true).is_ok() {
+                return Some(self.connections.accept(stream));
+            }
+        }
+    }
+
+    /// Reads a connection's token. Returns the connection if it has not shown one yet.
+    fn read_token(&mut self, number: u64) -> Option<BorrowedFd<'_>> {
+        let mut token = [0; TOKEN];
+        match read(self.connections.get(number)?, &mut token) {
+            Err(Errno::EAGAIN | Errno::EINTR) => {
+                return self.connections.get(number).map(AsFd::as_fd);
+            }
+            Ok(TOKEN) => {
+                self.drop_some_that_left();
+                self.connections.name(number, token);
+            }
+            // A token comes in one piece: it is far smaller than a socket's buffer.
+            _ => self.connections.dismiss(number),
+        }
+        None
+    }
+
+    fn drop_some_that_left(&mut self) {
+        for _ in 0..ASKED_PER_CONNECTION {
+            let Some((number, stream)) = self.connections.in_turn() else { return };
+            if has_left(stream) {
+                self.connections.drop_named(number);
+            }
+        }
+    }
+
+    /// The connection that was opened with this token, for the child to own.
+    pub fn take(&mut self, token: &[u8]) -> Option<OwnedFd> {
+        let stream = self.connections.take(token)?;
+        // The child expects a descriptor that waits.
+        stream.set_nonblocking(false).ok()?;
+        Some(stream.into())
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Shell {
+    /// Takes all connections that wait, and the tokens of those that have shown one.
+    pub(super) fn accept(&mut self) {
+        let Some(listener) = &mut self.listener else { return };
+        while let Some(number) = listener.accept() {
+            if let Some(connection) = listener.read_token(number) {
+                let _ = add(&self.epoll, connection, CONNECTION | number);
+            }
+        }
+    }
+
+    /// Reads the tokens of those that were let in before they had shown one.
+    pub(super) fn read_tokens(&mut self) {
+        let numbers = self.listener.as_ref().map(|one| one.connections.nameless());
+        for number in numbers.unwrap_or_default() {
+            self.read_token(number);
+        }
+    }
+
+    /// Reads the token of one of them, if it has come.
+    pub(super) fn read_token(&mut self, number: u64) {
+        let Some(listener) = &mut self.listener else { return };
+        if let Some(connection) = listener.connections.get(number) {
+            // Before the connection changes hands: a child's copy would keep it in here.
+            let _ = self.epoll.delete(connection);
+        }
+        if let Some(connection) = listener.read_token(number) {
+            let _ = add(&self.epoll, connection, CONNECTION | number);
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+        if let Some(directory) = self.path.parent().filter(|_| self.is_temporary) {
+            let _ = fs::remove_dir(directory);
+        }
+    }
+}
+
+/// Whether the other side has closed the connection.
+fn has_left(connection: &UnixStream) -> bool {
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    recv(connection.as_raw_fd(), &mut [0], flags) == Ok(0)
+}
+
+/// `mkdtemp(3)`: a new directory with mode 0700.
+fn make_directory(template: &Path) -> Result<PathBuf, Errno> {
+    let template = CString::new(template.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
+    let mut template = template.into_bytes_with_nul();
+    // SAFETY: the buffer ends with a NUL and is changed in place, its length kept.
+    let made = unsafe { libc::mkdtemp(template.as_mut_ptr().cast()) };
+    if made.is_null() {
+        return Err(Errno::last());
+    }
+    template.pop();
+    Ok(PathBuf::from(std::ffi::OsString::from_vec(template)))
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+}

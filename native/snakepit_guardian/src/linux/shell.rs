@@ -1,0 +1,357 @@
+//! The event loop: what the BEAM asks, what children say, what time brings.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signalfd::SignalFd;
+use serde_bytes::ByteBuf;
+use snakepit_core::offspring::{OwnChildren, Relative};
+use snakepit_core::run_id::RunId;
+use snakepit_core::wire::{self, Hello, Request};
+use snakepit_core::{Error, Identity, Pid, Process, newborn};
+use snakepit_guardian::budget::Budget;
+use snakepit_guardian::event::Time;
+use snakepit_guardian::{Event, Machine};
+use tracing::{info, warn};
+
+use super::frames::{Frames, Incoming};
+use super::gate::Kept;
+use super::listener::Listener;
+use super::setup::Changes;
+use super::{image, log};
+
+/// What a descriptor is to the loop. The number of a child or connection is in the lower bits.
+const INPUT: u64 = 1 << 60;
+const OUTPUT: u64 = 2 << 60;
+const SIGNALS: u64 = 3 << 60;
+const BEAM: u64 = 4 << 60;
+pub const GATE: u64 = 5 << 60;
+const TAILS: u64 = 6 << 60;
+const LISTENER: u64 = 7 << 60;
+pub const CONNECTION: u64 = 8 << 60;
+const KIND: u64 = 15 << 60;
+
+pub struct Shell {
+    pub machine: Machine,
+    begun: Instant,
+    pub epoll: Epoll,
+    pub frames: Frames,
+    signals: SignalFd,
+    pub changes: Changes,
+    beam: Option<Process>,
+    pub run_id: RunId,
+    pub run_directory: PathBuf,
+    pub tail_bytes: usize,
+    /// What belongs to each child.
+    pub kept: HashMap<u64, Kept>,
+    /// How many payloads wait in memory for their release.
+    pub packed: usize,
+    /// What the last walks have found.
+    pub held: HashMap<i32, Relative>,
+    pub own_children: OwnChildren,
+    /// Whether a child was reaped since the list of children was last read.
+    pub reaped_since_list: bool,
+    /// Of the output of all children, so that all of it can be left alone for a while.
+    pub tails: Epoll,
+    budget: Budget,
+    pub listener: Option<Listener>,
+    /// What children inherit.
+    pub environment: Vec<Vec<u8>>,
+    /// `/dev/null`, once it was needed.
+    pub null: Option<Rc<OwnedFd>>,
+    /// How long the file of adopted processes was when it was last compacted.
+    pub noted: u64,
+    output_watched: bool,
+}
+
+impl Shell {
+    /// Reads the BEAM's first frame and answers it. `Err` is what to tell the BEAM before ending.
+    pub fn greet(
+        frames: Frames,
+        signals: SignalFd,
+        changes: Changes,
+        hello: Hello,
+    ) -> Result<Self, (Frames, String)> {
+        let run_id = RunId::from_bytes(hello.run_id.as_bytes());
+        let beam = Pid::new(hello.beam_pid);
+        let (Some(run_id), Some(beam)) = (run_id, beam) else {
+            return Err((frames, "the greeting names no run or no BEAM".into()));
+        };
+        if hello.version != wire::VERSION {
+            let (theirs, ours) = (hello.version, wire::VERSION);
+            let reason = format!("the BEAM speaks version {theirs} and the guardian {ours}");
+            return Err((frames, reason));
+        }
+        let made = || Ok::<_, Errno>((new_epoll()?, new_epoll()?));
+        let (epoll, tails) = match made() {
+            Ok(both) => both,
+            Err(errno) => return Err((frames, format!("no epoll: {errno}"))),
+        };
+        let own_children = match OwnChildren::open() {
+            Ok(own_children) => own_children,
+            Err(error) => return Err((frames, format!("{error}"))),
+        };
+        let run_directory = Path::new(OsStr::from_bytes(&hello.run_directory)).to_path_buf();
+        let listener = Listener::open(beam.as_raw(), &run_directory);
+        let no_socket = "cannot create the socket for piped stdio in";
+        let listener =
+            listener.inspect_err(|errno| warn!("{no_socket} {run_directory:?}: {errno}"));
+        let mut shell = Self {
+            tail_bytes: usize::try_from(hello.tail_bytes).unwrap_or(usize::MAX / 4),
+            machine: Machine::new(hello, run_id),
+            begun: Instant::now(),
+            epoll,
+            frames,
+            signals,
+            changes,
+            beam: None,
+            run_id,
+            run_directory,
+            kept: HashMap::new(),
+            packed: 0,
+            held: HashMap::new(),
+            own_children,
+            reaped_since_list: true,
+            tails,
+            budget: Budget::default(),
+            listener: listener.ok(),
+            environment: image::own_environment(),
+            null: None,
+            noted: 0,
+            output_watched: false,
+        };
+        if let Err(why) = shell.watch_everything(beam) {
+            return Err((shell.frames, why));
+        }
+        let socket = shell.listener.as_ref().map(|one| one.path().to_vec()).unwrap_or_default();
+        shell.frames.send(&wire::Event::Welcome {
+            version: wire::VERSION,
+            pid: Pid::current().as_raw().into(),
+            identity: own_identity().map(|own| own.encode()).unwrap_or_default().into(),
+            socket: ByteBuf::from(socket),
+        });
+        Ok(shell)
+    }
+
+    /// One that is deaf to any of these would be worse than none.
+    fn watch_everything(&mut self, beam: Pid) -> Result<(), String> {
+        // The port's end of file says the same, unless some stray process holds the port open.
+        self.beam = match Process::open(beam) {
+            Ok(found) => found,
+            Err(Error::Os { call, errno }) => return Err(format!("{call} of the BEAM: {errno}")),
+            Err(_unclear) => None,
+        };
+        if self.beam.is_none() {
+            // Gone already, so the port is about to say so.
+            warn!("the BEAM has no process {beam}");
+        }
+        let sources = [
+            (Some(self.frames.input.as_fd()), INPUT),
+            (Some(self.signals.as_fd()), SIGNALS),
+            (Some(self.tails.0.as_fd()), TAILS),
+            (self.listener.as_ref().map(AsFd::as_fd), LISTENER),
+            (self.beam.as_ref().map(AsFd::as_fd), BEAM),
+        ];
+        for (source, token) in sources {
+            let watched = source.map_or(Ok(()), |source| add(&self.epoll, source, token));
+            watched.map_err(|errno| format!("cannot watch everything: {errno}"))?;
+        }
+        Ok(())
+    }
+
+    /// Runs until there is nothing left to guard.
+    pub fn run(mut self, early: Vec<Request>) {
+        for request in early {
+            self.obey(request);
+        }
+        let mut events = [EpollEvent::empty(); 128];
+        while !self.machine.is_done() {
+            self.machine.pass_time(self.now());
+            self.perform_all();
+            self.pass_on_log();
+            self.flush();
+            if self.machine.is_done() {
+                break;
+            }
+            // Interrupted or not, there may be something to do.
+            let count = self.epoll.wait(&mut events, self.timeout()).unwrap_or_default();
+            // Children that have ended are reaped last: what they said before comes first.
+            // Output that the guardian only keeps comes after everything that someone waits for.
+            let (mut reap, mut pump) = (false, false);
+            for event in &events[..count] {
+                reap |= event.data() == SIGNALS;
+                pump |= event.data() == TAILS;
+                self.handle(event.data());
+            }
+            if reap {
+                self.reap();
+                self.perform_all();
+            }
+            if pump {
+                self.pump_tails();
+            }
+            if self.budget.resume(self.now()) {
+                let _ = add(&self.epoll, self.tails.0.as_fd(), TAILS);
+            }
+        }
+        self.pass_on_log();
+        self.frames.flush();
+    }
+
+    /// How long the guardian has run.
+    pub fn now(&self) -> Time {
+        self.begun.elapsed()
+    }
+
+    pub fn tell(&mut self, event: Event) {
+        let now = self.now();
+        self.machine.handle(now, event);
+    }
+
+    fn handle(&mut self, data: u64) {
+        let number = data & !KIND;
+        match data & KIND {
+            INPUT => self.listen(),
+            SIGNALS => self.drain_signals(),
+            BEAM => self.mourn("pidfd"),
+            GATE => {
+                if let Some(verdict) = self.kept.get(&number).and_then(Kept::verdict) {
+                    self.close_gate(number);
+                    self.tell(Event::Gate { id: number, verdict });
+                    self.perform_all();
+                }
+            }
+            LISTENER => self.accept(),
+            CONNECTION => self.read_token(number),
+            // What is to be written is flushed before each wait, and what children print is read after it.
+            _ => {}
+        }
+    }
+
+    fn listen(&mut self) {
+        match self.frames.receive() {
+            Incoming::Requests(requests) => requests.into_iter().for_each(|one| self.obey(one)),
+            Incoming::Closed => self.mourn("port"),
+            Incoming::Garbage(reason) => {
+                // Nothing after it can be trusted, so nobody is there to serve any more.
+                warn!("{reason}");
+                self.frames.send(&wire::Event::Refused { reason: reason.into() });
+                self.frames.flush();
+                self.mourn("port");
+            }
+        }
+    }
+
+    /// Order: all that follows from a request is done before the next one is looked at.
+    fn obey(&mut self, request: Request) {
+        self.tell(Event::Request(request));
+        self.perform_all();
+    }
+
+    fn mourn(&mut self, by: &'static str) {
+        if self.machine.mourns() {
+            return;
+        }
+        let _ = self.epoll.delete(&self.frames.input);
+        if let Some(beam) = self.beam.take() {
+            let _ = self.epoll.delete(beam.as_fd());
+        }
+        self.tell(Event::BeamGone { by, at_ms: wall_clock_ms() });
+        self.perform_all();
+        self.reap();
+    }
+
+    fn drain_signals(&mut self) {
+        while let Ok(Some(signal)) = self.signals.read_signal() {
+            if signal.ssi_signo == libc::SIGTERM as u32 {
+                // A service manager addresses everyone. While the BEAM lives it is the BEAM's to
+                // decide; afterwards the guardian is at it already.
+                info!("ignored SIGTERM from {}", signal.ssi_pid);
+            }
+        }
+    }
+
+    /// Reads once from each child that has printed something.
+    fn pump_tails(&mut self) {
+        let begun = self.now();
+        let mut events = [EpollEvent::empty(); 128];
+        let count = self.tails.wait(&mut events, EpollTimeout::ZERO).unwrap_or_default();
+        for event in &events[..count] {
+            let tail = self.kept.get_mut(&event.data()).and_then(|kept| kept.tail.as_mut());
+            if let Some(tail) = tail {
+                if !tail.pump() {
+                    let _ = self.tails.delete(&tail.output);
+                }
+            }
+        }
+        if self.budget.spend(begun, self.now()) {
+            let _ = self.epoll.delete(&self.tails.0);
+        }
+    }
+
+    fn pass_on_log(&mut self) {
+        for (level, message) in log::take() {
+            if self.machine.mourns() || self.machine.is_done() {
+                log::write(&self.run_directory, level, &message);
+            } else {
+                let level = level.as_str().to_ascii_lowercase();
+                self.frames.send(&wire::Event::Log { level, message });
+            }
+        }
+    }
+
+    pub fn flush(&mut self) {
+        let waiting = self.frames.flush();
+        if waiting != self.output_watched {
+            let output = self.frames.output.as_fd();
+            let event = EpollEvent::new(EpollFlags::EPOLLOUT, OUTPUT);
+            let _ = if waiting { self.epoll.add(output, event) } else { self.epoll.delete(output) };
+            self.output_watched = waiting;
+        }
+    }
+
+    fn timeout(&self) -> EpollTimeout {
+        if self.machine.is_hurried() {
+            return EpollTimeout::ZERO;
+        }
+        let next = [self.machine.deadline(), self.budget.deadline()].into_iter().flatten().min();
+        let Some(next) = next else { return EpollTimeout::NONE };
+        let left = next.saturating_sub(self.now()).as_micros().div_ceil(1000);
+        EpollTimeout::try_from(i32::try_from(left).unwrap_or(i32::MAX))
+            .unwrap_or(EpollTimeout::ZERO)
+    }
+}
+
+fn new_epoll() -> Result<Epoll, Errno> {
+    Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+}
+
+/// From here on the loop hears when there is something to read; `data` says for whom.
+pub fn add(epoll: &Epoll, fd: BorrowedFd, data: u64) -> Result<(), Errno> {
+    epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, data))
+}
+
+/// Taken when nobody else can get this pid and start time any more, which is at once where the kernel
+/// has handles.
+fn own_identity() -> Option<Identity> {
+    let own = || Process::open(Pid::current()).ok()?.map(|process| process.identity().clone());
+    let identity = own()?;
+    if identity.handle.is_some() || identity.settled {
+        return Some(identity);
+    }
+    std::thread::sleep(newborn::settles_in(identity.start));
+    own()
+}
+
+/// For people only: no decision depends on it.
+pub fn wall_clock_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_millis().try_into().unwrap_or(i64::MAX)
+}

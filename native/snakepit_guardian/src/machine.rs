@@ -1,0 +1,395 @@
+//! Which component an event is for, and in which order they act.
+
+use std::time::Duration;
+
+use serde_bytes::ByteBuf;
+use snakepit_core::Signal;
+use snakepit_core::run_id::RunId;
+use snakepit_core::wire::{self, Exit, Hello, Request, Step};
+use tracing::{info, warn};
+
+use crate::ahead::Ahead;
+use crate::children::{Children, Plan, State};
+use crate::ending::{Mourning, StopAll};
+use crate::event::{Action, Actions, Event, Target, Time, Verdict};
+use crate::tree::{GIVE_UP, PERIOD};
+use crate::trees::{Death, Finished, Trees};
+
+/// How long after the list of children could not be read it is tried again.
+const BLIND_PAUSE: Duration = Duration::from_millis(50);
+/// What a grace period of any length is at the most: it is added to moments.
+const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// Everything that the guardian decides.
+#[derive(Debug)]
+pub struct Machine {
+    hello: Hello,
+    children: Children,
+    trees: Trees,
+    ahead: Ahead,
+    stop_all: Option<StopAll>,
+    mourning: Option<Mourning>,
+    /// When the list of children is read although nothing has happened.
+    look_at: Option<Time>,
+    blind: bool,
+    done: bool,
+    out: Actions,
+}
+
+impl Machine {
+    /// With nobody to look after.
+    pub fn new(hello: Hello, run_id: RunId) -> Self {
+        let grace = Duration::from_millis(hello.grace_ms).min(LONGEST);
+        Self {
+            children: Children::counted_from(hello.first_id),
+            trees: Trees::new(run_id, grace),
+            ahead: Ahead::new(hello.ahead),
+            stop_all: None,
+            mourning: None,
+            look_at: None,
+            blind: false,
+            done: false,
+            out: Actions::default(),
+            hello,
+        }
+    }
+
+    /// What is to be done next. Its answer, if it has one, comes before the next one is asked for; and
+    /// there is none left when a child is reaped, whose pid may be another's from then on.
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.out.pop()
+    }
+
+    /// Whether there is nothing left to guard.
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// Whether the BEAM is gone.
+    pub fn mourns(&self) -> bool {
+        self.mourning.is_some()
+    }
+
+    /// Whether this pid is a child's that was forked or is known to be adopted.
+    pub fn knows(&self, pid: i32) -> bool {
+        self.children.id_of(pid).is_some() || self.trees.knows(pid)
+    }
+
+    /// The child with this pid, if it has been released and has not said what came of that.
+    pub fn released(&self, pid: i32) -> Option<u64> {
+        let id = self.children.id_of(pid)?;
+        self.children.get(id).filter(|child| matches!(child.state, State::Released)).map(|_| id)
+    }
+
+    /// Whether a child that was asked for has to be forked at once.
+    pub fn is_hurried(&self) -> bool {
+        self.ahead.is_wanted() && !self.mourns()
+    }
+
+    /// When to call [`Machine::pass_time`] at the latest.
+    pub fn deadline(&self) -> Option<Time> {
+        let own = [self.look_at, self.trees.deadline(), self.children.deadline()];
+        let fork = self.ahead.deadline().filter(|_| !self.mourns());
+        own.into_iter().chain([fork]).flatten().min()
+    }
+
+    /// To be called at every turn, after all events of it.
+    pub fn pass_time(&mut self, now: Time) {
+        for (id, pid, identity) in self.children.settle(now) {
+            let identity = ByteBuf::from(identity.encode());
+            self.out.send(wire::Event::Ready { id, pid: pid.into(), identity });
+        }
+        let due = self.look_at.is_some_and(|at| at <= now);
+        if self.trees.wants_list(now) || due {
+            self.look_at = None;
+            self.out.push(Action::List);
+        }
+        self.look_again_by(now + PERIOD);
+        self.fork_ahead(now);
+    }
+
+    fn look_again_by(&mut self, at: Time) {
+        if self.trees.is_empty() && !self.mourns() {
+            self.look_at = None;
+        } else {
+            self.look_at.get_or_insert(at);
+        }
+    }
+
+    fn fork_ahead(&mut self, now: Time) {
+        if self.mourns() {
+            return;
+        }
+        let counts = self.children.counts();
+        let batch = self.ahead.batch(now, counts.waiting, counts.released);
+        if !batch.is_empty() {
+            let ids = batch.into_iter().map(|asked| (self.children.next_id(), asked)).collect();
+            self.out.push(Action::Fork(ids));
+        }
+    }
+
+    /// Something has happened.
+    pub fn handle(&mut self, now: Time, event: Event) {
+        match event {
+            Event::Request(request) => self.obey(now, request),
+            Event::BeamGone { by, at_ms } => self.mourn(now, by, at_ms),
+            Event::Forked { id, outcome: Ok(newborn), .. } => {
+                self.children.insert(id, newborn.pid, newborn.identity, newborn.settled_at);
+                if self.mourns() {
+                    self.discard(id);
+                }
+            }
+            Event::Forked { asked, outcome: Err(errno), .. } => {
+                if asked {
+                    self.out.send(wire::Event::ForkFailed { errno });
+                }
+                warn!("cannot fork: errno {errno}");
+                self.ahead.failed(now);
+            }
+            // The next turn tries again.
+            Event::NotTried { asked } => self.ahead.want(asked.into()),
+            Event::NotPacked { id, step, errno } => self.fail(id, step, errno),
+            Event::Gate { id, verdict } => self.hear_gate(id, verdict),
+            Event::Adopted(seen) => {
+                if !self.knows(seen.member.pid) {
+                    let owner = self.trees.adopt(now, seen, &mut self.out);
+                    // One that nobody claims may be the first of its kind.
+                    if self.mourns() && self.trees.is_running(owner) {
+                        self.end_by_policy(now, owner);
+                    }
+                }
+            }
+            Event::Reaped { pid, exit } => self.reaped(now, pid, exit),
+            Event::Listed => {
+                self.blind = false;
+                let finished = self.trees.listed(now, &mut self.out);
+                for one in &finished {
+                    self.finish(one);
+                }
+                self.conclude(now);
+            }
+            Event::NotListed => {
+                if !std::mem::replace(&mut self.blind, true) {
+                    warn!("cannot read the list of children");
+                }
+                self.trees.not_listed(now, BLIND_PAUSE);
+            }
+            Event::Below { tree, purpose, members } => {
+                self.trees.below(now, tree, purpose, &members, &mut self.out);
+            }
+            Event::Refused { pid, errno } => self.trees.refused(now, pid, errno),
+            Event::Alone => self.conclude_with(now, Vec::new()),
+        }
+    }
+
+    fn obey(&mut self, now: Time, request: Request) {
+        match request {
+            Request::Hello(_) => warn!("greeted twice"),
+            Request::Fork { count } => self.ahead.want(count),
+            Request::Spawn(spawn) => {
+                self.ahead.put_off();
+                let id = spawn.id;
+                if !matches!(self.children.get(id).map(|child| &child.state), Some(State::Ready)) {
+                    warn!(id, "asked to run something in a child that does not wait for it");
+                    return;
+                }
+                let (worker_id, policy) = (spawn.worker_id.as_str().into(), spawn.stop);
+                self.children.set(id, State::Assigned(Box::new(Plan { worker_id, policy })));
+                self.out.push(Action::Pack(spawn));
+            }
+            Request::Release { id } => self.release(id),
+            Request::Stop { id, signal, grace_ms } => {
+                let signal = Signal::from_number(signal.into()).unwrap_or(Signal::TERM);
+                self.stop(now, id, signal, Duration::from_millis(grace_ms).min(LONGEST));
+            }
+            Request::Signal { id, signal, scope } => {
+                if let Ok(signal) = Signal::from_number(signal.into()) {
+                    self.trees.signal(id, signal, scope, &mut self.out);
+                }
+            }
+            Request::StopAll { grace_ms, strict } => {
+                let grace = Duration::from_millis(grace_ms).min(LONGEST);
+                let ids = self.trees.ids();
+                self.stop_all.get_or_insert_default().add(ids.iter().copied());
+                for id in ids {
+                    self.trees.stop_by_policy(now, id, grace, strict, &mut self.out);
+                    if let Some(survivors) = self.trees.survivors(id) {
+                        self.finish(&survivors);
+                    }
+                }
+                self.answer_stop_all();
+            }
+            Request::Tail { id } => self.out.push(Action::SendTail { id }),
+            Request::Info => {
+                let counts = self.children.counts();
+                self.out.send(wire::Event::Info {
+                    children: counts.out as u64,
+                    ahead: counts.waiting as u64,
+                    adopted: self.trees.adopted() as u64,
+                });
+            }
+        }
+    }
+
+    fn release(&mut self, id: u64) {
+        let Some(child) = self.children.get(id) else { return };
+        let pid = child.pid;
+        match child.state {
+            State::Assigned(_) => {}
+            // Being ended, and whoever asks has not heard of it yet.
+            State::Discarded => {
+                let (step, errno) = (Step::Fork, libc::ESRCH);
+                self.out.send(wire::Event::Failed { id, step, errno });
+                return;
+            }
+            _ => {
+                warn!(id, "asked to release a child that does not wait for it");
+                return;
+            }
+        }
+        if let Some(State::Assigned(plan)) = self.children.set(id, State::Released) {
+            self.trees.plant(id, pid, plan.worker_id, plan.policy);
+        }
+        self.out.push(Action::Release { id });
+    }
+
+    fn hear_gate(&mut self, id: u64, verdict: Verdict) {
+        if !matches!(self.children.get(id).map(|child| &child.state), Some(State::Released)) {
+            return;
+        }
+        match verdict {
+            Verdict::Executed => {
+                self.children.set(id, State::Running);
+                self.out.send(wire::Event::Started { id });
+            }
+            Verdict::Failed(step, errno) => self.fail(id, step, errno),
+        }
+    }
+
+    /// The child is told to go and the BEAM that it did not run.
+    fn fail(&mut self, id: u64, step: Step, errno: i32) {
+        if self.trees.contains(id) && !self.trees.is_running(id) {
+            self.children.set_stopping(id);
+        }
+        self.trees.uproot(id);
+        self.discard(id);
+        self.out.send(wire::Event::Failed { id, step, errno });
+    }
+
+    /// Ends a child that has not run anything. Its gate closes; the signal is for one that is stopped.
+    fn discard(&mut self, id: u64) {
+        let Some(pid) = self.children.get(id).map(|child| child.pid) else { return };
+        self.children.set(id, State::Discarded);
+        self.out.push(Action::Drop { id });
+        self.out.signal(Target::Child(pid), Signal::KILL);
+    }
+
+    fn stop(&mut self, now: Time, id: u64, signal: Signal, grace: Duration) {
+        if self.trees.contains(id) {
+            self.trees.stop(now, id, signal, grace, &mut self.out);
+        } else if self.children.get(id).is_some() {
+            self.children.set_stopping(id);
+            self.discard(id);
+        } else {
+            self.out.send(wire::Event::TreeGone { id, killed: 0, survivors: Vec::new() });
+        }
+    }
+
+    fn mourn(&mut self, now: Time, by: &'static str, at_ms: i64) {
+        if self.mourns() {
+            return;
+        }
+        info!(by, beam = self.hello.beam_pid, "the BEAM is gone");
+        self.mourning = Some(Mourning::new(now, by, at_ms));
+        for id in self.children.ids(|child| !child.is_out()) {
+            self.discard(id);
+        }
+        for id in self.trees.running() {
+            self.end_by_policy(now, id);
+        }
+    }
+
+    fn end_by_policy(&mut self, now: Time, id: u64) {
+        let grace = Duration::from_millis(self.hello.grace_ms).min(LONGEST);
+        self.trees.stop_by_policy(now, id, grace, false, &mut self.out);
+    }
+
+    fn reaped(&mut self, now: Time, pid: i32, exit: Exit) {
+        let Some(id) = self.children.id_of(pid) else {
+            let death = self.trees.member_reaped(pid, &exit);
+            self.note(now, pid, death);
+            return;
+        };
+        let Some(child) = self.children.remove(id) else { return };
+        let death = self.trees.leader_reaped(now, id, &exit);
+        self.note(now, pid, death);
+        match child.state {
+            State::Running | State::Released => {
+                self.out.push(Action::SendExited { id, exit });
+                return;
+            }
+            // It never ran. If it was asked to stop, that is done.
+            State::Discarded => {
+                let announced = child.stopping;
+                self.finish(&Finished { id, killed: 0, survivors: Vec::new(), announced });
+            }
+            // Ended at the gate by someone else.
+            _ => {
+                let (step, errno) = (Step::Fork, libc::ECHILD);
+                self.out.send(wire::Event::Failed { id, step, errno });
+            }
+        }
+        self.out.push(Action::Drop { id });
+    }
+
+    fn note(&mut self, now: Time, pid: i32, death: Option<Death>) {
+        let Some(death) = death else { return };
+        if let Some(stop_all) = &mut self.stop_all {
+            stop_all.note(&death);
+        }
+        if let Some(mourning) = &mut self.mourning {
+            mourning.note(now, pid, &death);
+        }
+    }
+
+    fn finish(&mut self, finished: &Finished) {
+        if finished.announced {
+            let survivors = finished.survivors.iter().map(|pid| i64::from(*pid)).collect();
+            let (id, killed) = (finished.id, finished.killed);
+            self.out.send(wire::Event::TreeGone { id, killed, survivors });
+        }
+        if let Some(stop_all) = &mut self.stop_all {
+            stop_all.finish(finished);
+        }
+        self.answer_stop_all();
+    }
+
+    fn answer_stop_all(&mut self) {
+        if let Some(answer) = self.stop_all.as_ref().and_then(StopAll::answer) {
+            self.stop_all = None;
+            self.out.send(answer);
+        }
+    }
+
+    /// Whether everything has been tried to end all, and time has come to say who is left: those that are
+    /// in the list now, all of whom are known.
+    fn conclude(&mut self, now: Time) {
+        let Some(mourning) = &self.mourning else { return };
+        let waited = now >= mourning.since + GIVE_UP;
+        if waited && self.trees.only_survivors_left() {
+            let mut left: Vec<i64> = self.children.pids().map(i64::from).collect();
+            left.extend(self.trees.roots().into_iter().map(i64::from));
+            left.sort_unstable();
+            left.dedup();
+            self.conclude_with(now, left);
+        }
+    }
+
+    fn conclude_with(&mut self, now: Time, survivors: Vec<i64>) {
+        let Some(mourning) = self.mourning.take() else { return };
+        let (run_id, beam_pid) = (self.hello.run_id.clone(), self.hello.beam_pid);
+        let obituary = mourning.obituary(now, run_id, beam_pid, survivors);
+        self.done = true;
+        self.out.push(Action::Conclude(Box::new(obituary)));
+    }
+}

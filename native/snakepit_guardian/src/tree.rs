@@ -1,0 +1,250 @@
+//! One child's tree: how far its end is, and what comes next.
+//!
+//! ```text
+//!  Running ──stop, or the leader ends──▶ Asked ──grace period over──▶ Killing ──gives up──▶ Survived
+//!                                          │                            │                     │
+//!                                          └────── nobody is left ──────┴─────────────────────┘
+//! ```
+//!
+//! The stop signal goes to everyone once: to the leader's group, to adopted members, and, a moment later,
+//! to what else is below them. SIGKILL then goes to the group and to adopted members. Whoever is killed
+//! hands its children up to the guardian, which kills those, and so on. If that goes on for more than two
+//! rounds somebody forks faster than it is killed: then everyone is stopped before anyone is killed.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use snakepit_core::Signal;
+use snakepit_core::wire::{KillMode, StopPolicy};
+
+use crate::event::{Member, Time};
+
+/// How long after the group those are asked that left it: most trees are gone by then, and do not have
+/// to be looked at one by one.
+pub const ASK_REST_AFTER: Duration = Duration::from_millis(20);
+/// How long the kernel may take to carry out SIGKILL before what is left counts as surviving.
+pub const GIVE_UP: Duration = Duration::from_secs(10);
+/// How long those are waited for that may not be signalled.
+pub const REFUSED_GIVE_UP: Duration = Duration::from_secs(1);
+/// How long after SIGKILL what is left is looked at, at first; twice as long each time.
+const CHASE: Duration = Duration::from_millis(10);
+/// How often at least.
+pub const PERIOD: Duration = Duration::from_secs(1);
+/// Start times are in ticks of this length.
+const TICK: Duration = Duration::from_millis(10);
+/// In how many rounds of killing a tree that does not fork all the time is gone.
+const ROUNDS: u32 = 2;
+/// After so many passes a tree that does not come to rest is killed as it is.
+const MAX_PASSES: u32 = 100;
+
+/// What descends from one child.
+#[derive(Debug)]
+pub struct Tree {
+    /// The pid of the leader, which is also its group and session.
+    pub leader: i32,
+    /// Whether the leader has not been reaped yet.
+    pub leader_is_there: bool,
+    /// The worker.
+    pub worker_id: Box<str>,
+    /// How it is ended.
+    pub policy: StopPolicy,
+    /// Adopted processes that descend from the leader.
+    pub members: Vec<i32>,
+    /// How many adopted processes died of SIGKILL.
+    pub killed: u64,
+    /// How far its end is.
+    pub phase: Phase,
+    /// When something is to be done.
+    pub timer: Option<Time>,
+    /// Whether something has changed since the list of children was last read.
+    pub touched: bool,
+    /// Whether the BEAM is to be told of its end.
+    pub announced: bool,
+}
+
+/// How far the end of a tree is.
+#[derive(Debug)]
+pub enum Phase {
+    /// Nobody has asked it to end, and its leader runs.
+    Running,
+    /// It has had its stop signal.
+    Asked(Asked),
+    /// It is being killed.
+    Killing(Killing),
+    /// It cannot be killed, and the BEAM has been told so.
+    Survived,
+}
+
+/// A tree that has been asked to end.
+#[derive(Debug)]
+pub struct Asked {
+    /// With this signal.
+    pub signal: Signal,
+    /// When.
+    pub at: Time,
+    /// When its grace period is over.
+    pub kill_at: Time,
+    /// Whether the leader's group has had the signal.
+    pub group: bool,
+    /// Whether everyone is asked: if not, the leader is to end first.
+    pub everyone: bool,
+    /// Whether this is because the leader has ended: then everyone that is found was there before.
+    pub leader_ended: bool,
+    /// When to look for those below that have not had the signal.
+    pub walk_at: Option<Time>,
+    /// Those below that have had it, by pid and start time.
+    pub reached: HashSet<(i32, u64)>,
+}
+
+/// A tree that is being killed.
+#[derive(Debug)]
+pub struct Killing {
+    /// Since when.
+    pub since: Time,
+    /// How many times there was somebody new to kill.
+    pub rounds: u32,
+    /// When to look at what is left.
+    pub next: Time,
+    pause: Duration,
+    /// Passes that stop everyone, and whom they have found.
+    pub freeze: Option<Freeze>,
+    /// Those that may not be signalled.
+    pub refused: HashSet<i32>,
+}
+
+/// Stopping everyone, before anyone is killed.
+#[derive(Debug, Default)]
+pub struct Freeze {
+    passes: u32,
+    found: HashSet<(i32, u64)>,
+}
+
+impl Tree {
+    /// Of a child that is released.
+    pub fn new(leader: i32, worker_id: Box<str>, policy: StopPolicy) -> Self {
+        Self {
+            leader,
+            leader_is_there: true,
+            worker_id,
+            policy,
+            members: Vec::new(),
+            killed: 0,
+            phase: Phase::Running,
+            timer: None,
+            touched: false,
+            announced: true,
+        }
+    }
+
+    /// Of adopted processes without a leader that anybody knows.
+    pub fn without_leader() -> Self {
+        let tree = Self::new(0, Box::default(), StopPolicy::default());
+        Self { leader_is_there: false, announced: false, ..tree }
+    }
+
+    /// Whether nobody is left. True only of what the list of children said last.
+    pub fn is_gone(&self) -> bool {
+        !self.leader_is_there && self.members.is_empty()
+    }
+
+    /// The unreaped children of the guardian that everything else is below of.
+    pub fn roots(&self) -> Vec<i32> {
+        let leader = self.leader_is_there.then_some(self.leader);
+        leader.into_iter().chain(self.members.iter().copied()).collect()
+    }
+
+    /// The grace period for its policy.
+    pub fn grace(&self, default: Duration) -> Duration {
+        self.policy.grace_ms.map_or(default, Duration::from_millis)
+    }
+
+    /// The signal for its policy.
+    pub fn signal(&self) -> Signal {
+        Signal::from_number(self.policy.signal.into()).unwrap_or(Signal::TERM)
+    }
+}
+
+impl Asked {
+    /// Asked now, to be killed after `grace`; `leader_ended` if that is the reason.
+    pub fn new(now: Time, signal: Signal, grace: Duration, leader_ended: bool) -> Self {
+        Self {
+            signal,
+            at: now,
+            kill_at: now.saturating_add(grace),
+            group: false,
+            everyone: leader_ended,
+            leader_ended,
+            walk_at: None,
+            reached: HashSet::new(),
+        }
+    }
+
+    /// The leader has ended after it was asked: from now on everyone is.
+    pub fn leader_has_ended(&mut self, now: Time, mode: KillMode) {
+        if mode != KillMode::Tree {
+            self.at = now;
+            self.leader_ended = true;
+        }
+        self.everyone = true;
+    }
+
+    /// Whether one that was just found, `age` old, is to be asked.
+    ///
+    /// One that was started after the others were asked, by a leader that tidies up for example, is not:
+    /// it has the rest of the grace period. Start times are rounded down to ticks.
+    pub fn concerns(&self, now: Time, leader: i32, member: &Member) -> bool {
+        let margin = if self.leader_ended { Duration::ZERO } else { TICK };
+        let young = member.age.is_some_and(|age| now.saturating_sub(age) + margin > self.at);
+        let had_it = (self.group && member.group == leader)
+            || self.reached.contains(&(member.pid, member.start));
+        !young && !had_it
+    }
+}
+
+impl Killing {
+    /// From now on.
+    pub fn new(now: Time) -> Self {
+        Self {
+            since: now,
+            rounds: 0,
+            next: now + CHASE,
+            pause: CHASE,
+            freeze: None,
+            refused: HashSet::new(),
+        }
+    }
+
+    /// When to give up on these roots.
+    pub fn give_up_at(&self, roots: &[i32]) -> Time {
+        let all_refused = !roots.is_empty() && roots.iter().all(|pid| self.refused.contains(pid));
+        self.since + if all_refused { REFUSED_GIVE_UP } else { GIVE_UP }
+    }
+
+    /// Somebody new was there to be killed. True if that has happened too often.
+    pub fn another_round(&mut self) -> bool {
+        self.rounds += 1;
+        self.rounds > ROUNDS
+    }
+
+    /// Everyone was killed, or looked at; the next look is later than the last was.
+    pub fn wait(&mut self, now: Time) {
+        self.next = now + self.pause;
+        self.pause = (2 * self.pause).min(PERIOD);
+    }
+}
+
+impl Freeze {
+    /// Whom to stop of those that a pass has found; `None` if all of them are at rest and none is new, or
+    /// there have been too many passes.
+    pub fn pass(&mut self, members: &[Member]) -> Option<Vec<i32>> {
+        self.passes += 1;
+        let mut stop = Vec::new();
+        for member in members {
+            let new = self.found.insert((member.pid, member.start));
+            if new || !member.at_rest {
+                stop.push(member.pid);
+            }
+        }
+        (!stop.is_empty() && self.passes < MAX_PASSES).then_some(stop)
+    }
+}

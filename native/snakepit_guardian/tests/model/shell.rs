@@ -1,0 +1,375 @@
+//! What the real shell does, on the model of a kernel, with checks at every step.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+use serde_bytes::ByteBuf;
+use snakepit_core::identity::Identity;
+use snakepit_core::lineage::Lineage;
+use snakepit_core::run_id::RunId;
+use snakepit_core::wire::{self, Exit, Hello, KillMode, Request, Spawn, StopPolicy};
+use snakepit_core::{Pid, Signal};
+use snakepit_guardian::event::{Member, Newborn, Purpose, Seen, Target, Verdict};
+use snakepit_guardian::{Action, Event, Machine};
+
+use super::kernel::{GUARDIAN, Kernel, Nature, Process, Serial, State};
+
+/// What every case has as its grace period.
+pub const GRACE: Duration = Duration::from_millis(200);
+
+pub struct Shell {
+    pub kernel: Kernel,
+    pub machine: Machine,
+    run_id: RunId,
+    /// Children that the BEAM was told of and that wait.
+    pub ready: Vec<u64>,
+    /// Children that were released, by pid.
+    pub out: BTreeMap<u64, i32>,
+    released: HashMap<i32, u64>,
+    /// What released children become when their program runs.
+    plans: HashMap<i32, Nature>,
+    held: HashMap<i32, Serial>,
+    reaped_since_list: bool,
+    list_position: usize,
+    /// Trees whose end was reported.
+    pub gone: HashSet<u64>,
+    /// Trees that a `StopAll` is for.
+    pub scope: Option<HashSet<u64>>,
+    pub concluded: Option<Vec<i64>>,
+    /// Whether the list of children cannot be read now.
+    pub blind: bool,
+    /// Whether walks leave some out.
+    pub forgetful: bool,
+}
+
+impl Shell {
+    pub fn new(seed: u64) -> Self {
+        let run_id = RunId::from_bytes(b"k3x9a2p").unwrap();
+        let hello = Hello {
+            version: wire::VERSION,
+            beam_pid: 1,
+            run_id: "k3x9a2p".into(),
+            run_directory: ByteBuf::new(),
+            grace_ms: GRACE.as_millis().try_into().unwrap(),
+            log_level: "none".into(),
+            tail_bytes: 0,
+            ahead: 2,
+            first_id: 0,
+        };
+        Self {
+            kernel: Kernel::new(seed),
+            machine: Machine::new(hello, run_id),
+            run_id,
+            ready: Vec::new(),
+            out: BTreeMap::new(),
+            released: HashMap::new(),
+            plans: HashMap::new(),
+            held: HashMap::new(),
+            reaped_since_list: true,
+            list_position: 0,
+            gone: HashSet::new(),
+            scope: None,
+            concluded: None,
+            blind: false,
+            forgetful: false,
+        }
+    }
+
+    pub fn tell(&mut self, event: Event) {
+        self.machine.handle(self.kernel.now, event);
+    }
+
+    pub fn request(&mut self, request: Request) {
+        self.tell(Event::Request(request));
+        self.perform_all();
+    }
+
+    /// One turn of the loop.
+    pub fn turn(&mut self) {
+        self.hear_gates();
+        self.reap();
+        self.machine.pass_time(self.kernel.now);
+        self.perform_all();
+    }
+
+    fn perform_all(&mut self) {
+        while let Some(action) = self.machine.next_action() {
+            self.kernel.jiffy();
+            self.perform(action);
+        }
+        self.held.clear();
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Send(event) => self.hear(event),
+            Action::SendExited { id, .. } => {
+                self.out.remove(&id);
+            }
+            Action::SendTail { .. } | Action::Note(_) | Action::Release { .. } => {}
+            Action::Pack(spawn) => {
+                if self.kernel.random(20) == 0 {
+                    let (step, errno) = (wire::Step::Stdio, libc::EMFILE);
+                    self.tell(Event::NotPacked { id: spawn.id, step, errno });
+                }
+            }
+            Action::Drop { id } => {
+                self.out.remove(&id);
+                self.ready.retain(|one| *one != id);
+            }
+            Action::Fork(ids) => ids.into_iter().for_each(|(id, asked)| self.fork(id, asked)),
+            Action::Signal { target, signal } => self.signal(target, signal),
+            Action::List => self.list(),
+            Action::Walk { tree, purpose, roots } => self.walk(tree, purpose, &roots),
+            Action::Conclude(obituary) => {
+                let unnamed: Vec<_> = self
+                    .kernel
+                    .living()
+                    .filter(|(pid, _)| !self.kernel.is_below(*pid, &obituary.survivors))
+                    .collect();
+                assert!(unnamed.is_empty(), "the guardian ends and leaves {unnamed:?}");
+                self.concluded = Some(obituary.survivors);
+            }
+        }
+    }
+
+    fn fork(&mut self, id: u64, asked: bool) {
+        let process = Process {
+            serial: 0,
+            parent: GUARDIAN,
+            group: 0,
+            session: 0,
+            born: Duration::ZERO,
+            lineage: Some(Lineage::new(self.run_id, id).to_limit()),
+            marked: Some(id),
+            tree: Some(id),
+            state: State::Alive,
+            nature: Nature::default(),
+            asked: 0,
+            moved: false,
+        };
+        let pid = if self.kernel.random(30) == 0 { None } else { self.kernel.spawn(process) };
+        let outcome = pid.ok_or(libc::EAGAIN).map(|pid| {
+            self.kernel.lead(pid);
+            let wait = Duration::from_millis(10 * self.kernel.random(2) as u64);
+            Newborn { pid, identity: identity(pid), settled_at: self.kernel.now + wait }
+        });
+        if let Ok(newborn) = &outcome {
+            self.released.insert(newborn.pid, id);
+        }
+        self.tell(Event::Forked { id, asked, outcome });
+    }
+
+    /// Gives a waiting child something to run.
+    pub fn start(&mut self, mode: KillMode, nature: Nature) {
+        let Some(id) = self.ready.pop() else { return };
+        let stop = StopPolicy { mode, ..StopPolicy::default() };
+        let spawn = Spawn { id, worker_id: format!("w{id}"), stop, ..Spawn::default() };
+        self.request(Request::Spawn(Box::new(spawn)));
+        let pid = self.released.iter().find(|(_, one)| **one == id).map(|(pid, _)| *pid);
+        let Some(pid) = pid.filter(|pid| self.kernel.processes.contains_key(pid)) else { return };
+        self.request(Request::Release { id });
+        if self.machine.released(pid) == Some(id) {
+            self.out.insert(id, pid);
+            self.plans.insert(pid, nature);
+        }
+    }
+
+    /// A released child says what came of it, in its own time.
+    fn hear_gates(&mut self) {
+        let waiting: Vec<(u64, i32)> = self.out.iter().map(|(id, pid)| (*id, *pid)).collect();
+        for (id, pid) in waiting {
+            if self.machine.released(pid) == Some(id) && self.kernel.random(2) == 0 {
+                let verdict = if self.kernel.random(10) == 0 {
+                    self.kernel.exit(pid, 0);
+                    Verdict::Failed(wire::Step::Execute, libc::ENOENT)
+                } else {
+                    let nature = self.plans.remove(&pid).unwrap_or_default();
+                    if let Some(process) = self.kernel.processes.get_mut(&pid) {
+                        process.nature = nature;
+                    }
+                    Verdict::Executed
+                };
+                self.tell(Event::Gate { id, verdict });
+                self.perform_all();
+            }
+        }
+    }
+
+    fn reap(&mut self) {
+        loop {
+            let dead = self.kernel.children.iter().copied().find(|pid| {
+                matches!(
+                    self.kernel.processes.get(pid).map(|one| one.state),
+                    Some(State::Zombie(_))
+                )
+            });
+            let Some(pid) = dead else { break };
+            if !self.machine.knows(pid) {
+                let seen = self.seen(pid);
+                self.tell(Event::Adopted(seen));
+            }
+            if let Some(id) = self.machine.released(pid) {
+                self.tell(Event::Gate { id, verdict: Verdict::Executed });
+            }
+            self.perform_all();
+            let Some(signal) = self.kernel.reap(pid) else { break };
+            self.released.remove(&pid);
+            self.reaped_since_list = true;
+            let signal = (signal != 0).then_some(signal);
+            self.tell(Event::Reaped { pid, exit: Exit { signal, ..Exit::default() } });
+            if self.kernel.random(2) == 0 {
+                self.kernel.jiffy();
+            }
+        }
+        if self.kernel.children.is_empty() {
+            self.tell(Event::Alone);
+        }
+        self.perform_all();
+    }
+
+    /// The list grows while it is read.
+    fn list(&mut self) {
+        if self.blind {
+            self.reaped_since_list = true;
+            self.tell(Event::NotListed);
+            return;
+        }
+        if std::mem::take(&mut self.reaped_since_list) {
+            self.list_position = 0;
+        }
+        while let Some(pid) = self.kernel.children.get(self.list_position).copied() {
+            self.list_position += 1;
+            if !self.machine.knows(pid) {
+                let seen = self.seen(pid);
+                self.tell(Event::Adopted(seen));
+            }
+            self.kernel.jiffy();
+        }
+        self.tell(Event::Listed);
+    }
+
+    fn walk(&mut self, tree: u64, purpose: Purpose, roots: &[i32]) {
+        let mut members: Vec<Member> = roots.iter().map(|pid| self.member(*pid)).collect();
+        let mut next = 0;
+        while let Some(parent) = members.get(next).map(|member| member.pid) {
+            next += 1;
+            let hidden = self.kernel.processes.get(&parent).is_none_or(|one| one.nature.hidden);
+            for pid in if hidden { Vec::new() } else { self.kernel.of_parent(parent) } {
+                let forgotten = self.forgetful && self.kernel.random(4) == 0;
+                let visible = self.kernel.processes.get(&pid).is_some_and(|one| !one.nature.hidden);
+                if visible && !forgotten {
+                    let member = self.member(pid);
+                    members.push(member);
+                    self.held.insert(pid, self.kernel.processes[&pid].serial);
+                }
+                self.kernel.jiffy();
+            }
+        }
+        self.tell(Event::Below { tree, purpose, members });
+    }
+
+    fn member(&self, pid: i32) -> Member {
+        let process = self.kernel.processes.get(&pid);
+        let shown = process.filter(|one| !one.nature.hidden);
+        // In ticks, as the kernel has them.
+        let age = shown.map(|one| {
+            let tick =
+                Duration::from_millis(10 * u64::try_from(one.born.as_millis() / 10).unwrap());
+            self.kernel.now.saturating_sub(tick)
+        });
+        Member {
+            pid,
+            start: shown.map_or(0, |one| u64::try_from(one.born.as_millis() / 10).unwrap()),
+            group: process.map_or(0, |one| one.group),
+            age,
+            at_rest: shown.is_none_or(|one| one.state != State::Alive || one.nature.stuck),
+        }
+    }
+
+    fn seen(&self, pid: i32) -> Seen {
+        let process = &self.kernel.processes[&pid];
+        Seen {
+            member: self.member(pid),
+            session: process.session,
+            lineage: process.lineage.and_then(Lineage::from_limit),
+            worker_id: process.marked.filter(|_| !process.nature.hidden).map(|id| format!("w{id}")),
+            identity: None,
+        }
+    }
+
+    /// A signal may only go to a child that has not been reaped, or to one that a walk holds.
+    fn signal(&mut self, target: Target, signal: Signal) {
+        let (Target::Child(pid) | Target::Group(pid) | Target::Member(pid)) = target;
+        let is_child = self.kernel.children.contains(&pid);
+        let result = match target {
+            Target::Group(_) => {
+                assert!(is_child, "{signal} to the group of {pid}, which is no child");
+                self.kernel.signal_group(pid, signal)
+            }
+            Target::Member(_) if self.held.contains_key(&pid) => {
+                let serial = self.kernel.processes.get(&pid).map(|one| one.serial);
+                if serial == self.held.get(&pid).copied() {
+                    self.kernel.signal(pid, signal)
+                } else {
+                    Ok(())
+                }
+            }
+            Target::Child(_) | Target::Member(_) => {
+                assert!(is_child, "{signal} to {pid}, which is no child");
+                self.kernel.signal(pid, signal)
+            }
+        };
+        if let Err(errno) = result {
+            if errno != libc::ESRCH {
+                self.tell(Event::Refused { pid, errno });
+            }
+        }
+    }
+
+    fn hear(&mut self, event: wire::Event) {
+        match event {
+            wire::Event::Ready { id, .. } => self.ready.push(id),
+            wire::Event::TreeGone { id, survivors, .. } => {
+                self.check_gone(id, &survivors);
+                assert!(self.gone.insert(id), "the end of {id} is told twice");
+            }
+            wire::Event::AllGone { survivors, .. } => {
+                for id in self.scope.take().unwrap_or_default() {
+                    self.check_gone(id, &survivors);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Nobody of this tree is left, but for those that are named and what is below them.
+    fn check_gone(&self, id: u64, survivors: &[i64]) {
+        let traceable = |one: &Process| one.lineage.is_some();
+        for (pid, process) in self.kernel.living() {
+            let left = process.tree == Some(id) && traceable(process);
+            let named = self.kernel.is_below(pid, survivors);
+            assert!(!left || named, "{id} is said to be gone, but {pid} is there: {process:?}");
+        }
+        for pid in survivors {
+            let process = self.kernel.processes.get(&i32::try_from(*pid).unwrap());
+            let nature = process.map(|one| one.nature).unwrap_or_default();
+            assert!(
+                nature.stuck || nature.refuses.is_some() || nature.bomb,
+                "{pid} could be ended"
+            );
+        }
+    }
+}
+
+fn identity(pid: i32) -> Identity {
+    Identity {
+        pid: Pid::new(pid.into()).unwrap(),
+        start: 0,
+        settled: false,
+        uid: None,
+        boot: [0; 16],
+        namespace: 0,
+        handle: None,
+    }
+}

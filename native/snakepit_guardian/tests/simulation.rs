@@ -1,0 +1,310 @@
+//! The guardian's decisions on a model of a kernel: processes that fork, daemonise, ignore, hide, refuse,
+//! hang, and die at any step; pids that come back soon; lists that grow while they are read.
+//!
+//! Two promises are checked at every step: nobody is signalled that the guardian did not start, and
+//! nothing is said to be gone, or left behind, that is still there.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::cast_possible_truncation)]
+
+mod model;
+
+use std::time::Duration;
+
+use model::kernel::{Kernel, Nature, Process, State};
+use model::shell::Shell;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use snakepit_core::Signal;
+use snakepit_core::wire::{KillMode, Request, Scope};
+use snakepit_guardian::Event;
+
+/// How many steps all cases together have, on average, unless the environment says otherwise.
+const STEPS: u32 = 1_000_000;
+const LONGEST: u32 = 200;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Turn,
+    Wait(u8),
+    Start(Kind, Mode),
+    /// A process of the guardian's does something.
+    Act(u8, Act),
+    Bystander(u8),
+    Stop(u8, u8),
+    Kill(u8),
+    Signal(u8),
+    StopAll(bool),
+    Blind(bool),
+    BeamGone,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Polite,
+    Stubborn,
+    Bomb,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Mode {
+    Tree,
+    Group,
+    Leader,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Fork,
+    Daemonise,
+    Setsid,
+    Scrub,
+    Exit,
+    Ignore,
+    Hide,
+    Refuse,
+    Stick,
+    Release,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let kind =
+        prop_oneof![5 => Just(Kind::Polite), 2 => Just(Kind::Stubborn), 1 => Just(Kind::Bomb)];
+    let mode = prop_oneof![Just(Mode::Tree), Just(Mode::Group), Just(Mode::Leader)];
+    let act = prop_oneof![
+        6 => Just(Act::Fork),
+        3 => Just(Act::Daemonise),
+        3 => Just(Act::Setsid),
+        1 => Just(Act::Scrub),
+        4 => Just(Act::Exit),
+        1 => Just(Act::Ignore),
+        1 => Just(Act::Hide),
+        1 => Just(Act::Refuse),
+        1 => Just(Act::Stick),
+        1 => Just(Act::Release),
+    ];
+    prop_oneof![
+        12 => Just(Step::Turn),
+        4 => any::<u8>().prop_map(Step::Wait),
+        6 => (kind, mode).prop_map(|(kind, mode)| Step::Start(kind, mode)),
+        20 => (any::<u8>(), act).prop_map(|(pick, act)| Step::Act(pick, act)),
+        4 => any::<u8>().prop_map(Step::Bystander),
+        3 => any::<(u8, u8)>().prop_map(|(pick, grace)| Step::Stop(pick, grace)),
+        1 => any::<u8>().prop_map(Step::Kill),
+        1 => any::<u8>().prop_map(Step::Signal),
+        1 => any::<bool>().prop_map(Step::StopAll),
+        1 => any::<bool>().prop_map(Step::Blind),
+    ]
+}
+
+fn steps() -> u32 {
+    let given = std::env::var("SNAKEPIT_SIMULATION_STEPS").ok();
+    given.and_then(|text| text.parse().ok()).unwrap_or(STEPS)
+}
+
+fn pick<T: Copy>(from: &[T], pick: u8) -> Option<T> {
+    from.get(usize::from(pick) % from.len().max(1)).copied()
+}
+
+fn take(shell: &mut Shell, step: Step) {
+    let out: Vec<u64> = shell.out.keys().copied().collect();
+    match step {
+        Step::Turn => shell.turn(),
+        Step::Wait(ms) => shell.kernel.now += Duration::from_millis(ms.into()),
+        Step::Start(kind, mode) => {
+            let nature = Nature {
+                ignores_term: matches!(kind, Kind::Stubborn | Kind::Bomb),
+                bomb: matches!(kind, Kind::Bomb),
+                reaps: shell.kernel.random(2) == 0,
+                ..Nature::default()
+            };
+            let mode = match mode {
+                Mode::Tree => KillMode::Tree,
+                Mode::Group => KillMode::Group,
+                Mode::Leader => KillMode::Leader,
+            };
+            shell.start(mode, nature);
+        }
+        Step::Act(which, act) => {
+            // Those at the gate do nothing.
+            let running: Vec<i32> = shell
+                .kernel
+                .living()
+                .filter(|(_, one)| one.state == State::Alive && !one.nature.stuck)
+                .filter(|(pid, _)| is_out(shell, *pid))
+                .map(|(pid, _)| pid)
+                .collect();
+            if let Some(pid) = pick(&running, which) {
+                do_act(&mut shell.kernel, pid, act);
+            }
+        }
+        Step::Bystander(which) => bystander(&mut shell.kernel, which),
+        Step::Stop(which, grace) => {
+            if let Some(id) = pick(&out, which) {
+                let (signal, grace_ms) = (Signal::TERM.as_raw(), u64::from(grace));
+                shell.request(Request::Stop { id, signal, grace_ms });
+            }
+        }
+        Step::Kill(which) => {
+            if let Some(id) = pick(&out, which) {
+                let signal = Signal::KILL.as_raw();
+                shell.request(Request::Stop { id, signal, grace_ms: 0 });
+            }
+        }
+        Step::Signal(which) => {
+            if let Some(id) = pick(&out, which) {
+                let signal = Signal::STOP.as_raw();
+                shell.request(Request::Signal { id, signal, scope: Scope::Tree });
+            }
+        }
+        Step::StopAll(strict) => {
+            let ids = out.into_iter().filter(|id| !shell.gone.contains(id)).collect::<Vec<_>>();
+            shell.scope.get_or_insert_default().extend(ids);
+            shell.request(Request::StopAll { grace_ms: 100, strict });
+        }
+        Step::Blind(blind) => shell.blind = blind,
+        Step::BeamGone => shell.tell(Event::BeamGone { by: "port", at_ms: 0 }),
+    }
+}
+
+/// Whether a process is of a child that has been released.
+fn is_out(shell: &Shell, pid: i32) -> bool {
+    let process = &shell.kernel.processes[&pid];
+    let Some(id) = process.tree else { return false };
+    // A leader has its session's number; whoever else there is descends from one that ran.
+    let leader = process.session == pid && process.parent == model::kernel::GUARDIAN;
+    !leader || (shell.out.contains_key(&id) && shell.machine.released(pid).is_none())
+}
+
+fn do_act(kernel: &mut Kernel, pid: i32, act: Act) {
+    let change = |kernel: &mut Kernel, change: fn(&mut Process)| {
+        if let Some(process) = kernel.processes.get_mut(&pid) {
+            change(process);
+        }
+    };
+    match act {
+        Act::Fork => drop(kernel.fork(pid)),
+        Act::Daemonise => {
+            if let Some(middle) = kernel.fork(pid) {
+                kernel.setsid(middle);
+                kernel.fork(middle);
+                kernel.exit(middle, 0);
+            }
+        }
+        Act::Setsid => kernel.setsid(pid),
+        Act::Scrub => change(kernel, |one| one.marked = None),
+        Act::Exit => kernel.exit(pid, 0),
+        Act::Ignore => change(kernel, |one| one.nature.ignores_term = true),
+        // A bomb that cannot be seen is beyond any guardian without a container around it.
+        Act::Hide => change(kernel, |one| one.nature.hidden = !one.nature.bomb),
+        Act::Refuse => change(kernel, |one| one.nature.refuses = Some(libc::EACCES)),
+        Act::Stick => change(kernel, |one| one.nature.stuck = true),
+        Act::Release => release(kernel),
+    }
+}
+
+/// Those that hang or refuse are as others again.
+fn release(kernel: &mut Kernel) {
+    let pids: Vec<i32> = kernel.processes.keys().copied().collect();
+    for pid in pids {
+        let Some(process) = kernel.processes.get_mut(&pid) else { continue };
+        process.nature.refuses = None;
+        process.nature.stuck = false;
+        if std::mem::take(&mut process.nature.kill_pending) {
+            kernel.exit(pid, Signal::KILL.as_raw());
+        }
+    }
+}
+
+/// Somebody else's process, which takes a pid that may have been ours, or gives one back.
+fn bystander(kernel: &mut Kernel, which: u8) {
+    let others: Vec<i32> = kernel
+        .processes
+        .iter()
+        .filter(|(_, one)| one.tree.is_none())
+        .map(|(pid, _)| *pid)
+        .collect();
+    if which % 2 == 0 || others.is_empty() {
+        let process = Process {
+            serial: 0,
+            parent: 1,
+            group: 1,
+            session: 1,
+            born: Duration::ZERO,
+            lineage: None,
+            marked: None,
+            tree: None,
+            state: State::Alive,
+            nature: Nature::default(),
+            asked: 0,
+            moved: false,
+        };
+        if let Some(pid) = kernel.spawn(process) {
+            kernel.lead(pid);
+        }
+    } else if let Some(pid) = pick(&others, which) {
+        kernel.exit(pid, 0);
+    }
+}
+
+fn check_asked_once(shell: &Shell) {
+    for (pid, process) in &shell.kernel.processes {
+        assert!(process.asked <= 1 || process.moved, "{pid} was asked twice: {process:?}");
+    }
+}
+
+/// Turns the loop for half a minute at the most.
+fn run_until(shell: &mut Shell, condition: impl Fn(&Shell) -> bool) -> bool {
+    for turn in 0..500 {
+        shell.turn();
+        check_asked_once(shell);
+        if condition(shell) {
+            return true;
+        }
+        shell.kernel.now += Duration::from_millis(if turn < 250 { 10 } else { 100 });
+    }
+    false
+}
+
+fn run(seed: u64, forgetful: bool, steps: &[Step]) {
+    let mut shell = Shell::new(seed);
+    shell.forgetful = forgetful;
+    for step in steps {
+        take(&mut shell, *step);
+        check_asked_once(&shell);
+        if shell.concluded.is_some() {
+            return;
+        }
+    }
+    // Everyone who waits is answered, and in the end the guardian leaves nothing that can be ended.
+    shell.blind = false;
+    if shell.scope.is_some() {
+        let answered = run_until(&mut shell, |shell| shell.scope.is_none());
+        assert!(answered, "who waits for the end of all is not answered: {:?}", shell.machine);
+    }
+    take(&mut shell, Step::BeamGone);
+    run_until(&mut shell, |shell| shell.concluded.is_some());
+    let survivors = shell.concluded.as_ref().expect("the guardian comes to an end");
+    for pid in survivors {
+        let nature =
+            shell.kernel.processes.get(&i32::try_from(*pid).unwrap()).map(|one| one.nature);
+        let nature = nature.unwrap_or_default();
+        let stays = nature.stuck || nature.refuses.is_some();
+        assert!(stays, "{pid} could have been ended: {nature:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 2 * steps() / LONGEST,
+        max_shrink_iters: 300,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn nothing_is_left_and_nobody_else_is_touched(
+        seed in any::<u64>(),
+        forgetful in any::<bool>(),
+        steps in vec(step(), 1..LONGEST as usize),
+    ) {
+        run(seed, forgetful, &steps);
+    }
+}
