@@ -2,7 +2,11 @@
 
 `spawn:guardian:clone:3` kills the guardian at its third `clone` of a spawn, before the kernel has carried it
 out. `spawn:guardian:clone:3:EAGAIN` lets that one fail, `spawn:guardian:clone:1+:EAGAIN` all from the first on.
+`spawn:guardian:clone:3:delay_enter` has the kernel carry it out a tenth of a second later, and
+`spawn:guardian:clone:3:delay_exit` return from it as late: whoever waits for nobody gets ahead meanwhile.
 """
+
+import random
 
 from typing import NamedTuple, Optional
 
@@ -31,6 +35,11 @@ FAULTS = {
     "chdir": ["EIO", "ENOMEM"],
     **dict.fromkeys(["mmap", "brk", "mremap"], ["ENOMEM"]),
 }
+# How a call can take long, as strace calls it, and how long it takes then, in microseconds.
+DELAYS = ["delay_enter", "delay_exit"]
+DELAY_US = 100_000
+# From these nobody returns, or not as who was delayed.
+NEVER_RETURN = {"exit", "exit_group", "execve", "rt_sigreturn"}
 # These fail so on files; pipes and sockets have other troubles.
 ON_FILES = {"write", "writev", "pwrite64", "read", "pread64", "readv"}
 # A BEAM without memory ends, and that is OTP's own decision. It is killed often enough here. And if it
@@ -77,12 +86,18 @@ class Point(NamedTuple):
     def thread(self):
         return self.who.partition("/")[2]
 
+    @property
+    def delays(self):
+        """Whether it only takes time, so that all has to go as well as ever."""
+        return self.fault in DELAYS
+
     def on_files(self):
         """Whether only calls on the files of the library count."""
-        return self.fault is not None and self.call in ON_FILES
+        return self.fault is not None and not self.delays and self.call in ON_FILES
 
     def injection(self):
         how = f"error={self.fault}" if self.fault else "signal=KILL"
+        how = f"{self.fault}={DELAY_US}" if self.delays else how
         return ["-e", f"trace={self.call}", "-e", f"inject={self.call}:{how}:when={self.count}"]
 
 
@@ -95,10 +110,15 @@ class Row(NamedTuple):
     fault: Optional[str]
     seen: int
     every: bool
+    # These counts alone, where not all are wanted.
+    only: Optional[tuple] = None
 
     def points(self):
         """In order; whoever strikes stops at the first that does not come."""
-        if self.fault:
+        if self.only is not None:
+            yield from map(self.point, self.only)
+            return
+        if self.from_the_first():
             yield self.point("1+")
         for count in counts(self.every):
             # Those of two runs differ a little, but not without end.
@@ -109,9 +129,20 @@ class Row(NamedTuple):
     def point(self, count):
         return Point(self.operation, self.who, self.call, count, self.fault)
 
+    def from_the_first(self):
+        """Whether all calls are struck at once, too. If each took long, nothing would come to an end."""
+        return bool(self.fault) and self.fault not in DELAYS
+
     def expected(self):
         """About how many there are."""
-        return bool(self.fault) + sum(1 for count in takewhile_at_most(self.seen, counts(self.every)))
+        return len(self.likely())
+
+    def likely(self):
+        """The counts that come, if nothing is otherwise than it was."""
+        if self.only is not None:
+            return list(self.only)
+        found = [str(count) for count in takewhile_at_most(self.seen, counts(self.every))]
+        return ["1+"] * self.from_the_first() + found
 
 
 def counts(every):
@@ -127,6 +158,25 @@ def takewhile_at_most(limit, numbers):
         if number > limit:
             return
         yield number
+
+
+def sample(found, limit, seed):
+    """So many of all points, the same each time for the same seed, as rows."""
+    every = [(index, count) for index, row in enumerate(found) for count in row.likely()]
+    chosen = {}
+    for index, count in sorted(random.Random(f"{seed}:points").sample(every, min(limit, len(every)))):
+        chosen.setdefault(index, []).append(count)
+    return [found[index]._replace(only=tuple(counts)) for index, counts in chosen.items()]
+
+
+def delays(operation, who, call, seen, thorough):
+    """How to let a call take long that was seen so often."""
+    beam = who.startswith("beam")
+    if beam and (call in IDLING or not thorough and any(name in who for name in SERVANTS)):
+        return
+    for delay in DELAYS:
+        if not (delay == "delay_exit" and call in NEVER_RETURN):
+            yield Row(operation, who, call, delay, seen, thorough or not beam or call in NOTICED)
 
 
 def rows(operation, who, call, seen, thorough):

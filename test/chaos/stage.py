@@ -121,6 +121,8 @@ class Stage:
 
         answer, struck = self.strike(point, beam, act)
         if not beam.lives():
+            if point.delays:
+                raise Broken(f"BEAM {beam.name} ended of a delay, with {beam.process.wait()}")
             if alone:
                 proc.end([guardian])
             return self.after_death(beam, struck, patience=0 if alone else 30, starts=alone)
@@ -148,7 +150,7 @@ class Stage:
 
     def settle(self, point, beam, answer):
         """The BEAM lives: it has to have answered, to work on, and to have nothing that it does not know of."""
-        if not answer.startswith(("ok", "error: ")):
+        if not answer.startswith("ok" if point.delays else ("ok", "error: ")):
             raise Broken(f"{point.operation} was answered with {answer!r}")
         if point.operation == "shutdown":
             self.round.expect_gone(beam, patience=5, but=beam.is_beam)
