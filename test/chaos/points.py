@@ -3,7 +3,8 @@
 `spawn:guardian:clone:3` kills the guardian at its third `clone` of a spawn, before the kernel has carried it
 out. `spawn:guardian:clone:3:EAGAIN` lets that one fail, `spawn:guardian:clone:1+:EAGAIN` all from the first on.
 `spawn:guardian:clone:3:delay_enter` has the kernel carry it out a tenth of a second later, and
-`spawn:guardian:clone:3:delay_exit` return from it as late: whoever waits for nobody gets ahead meanwhile.
+`spawn:guardian:clone:3:delay_exit` return from it as late: whoever waits for nobody gets ahead meanwhile. With `+kill` behind it the other of BEAM
+and guardian is killed while the call takes so long.
 """
 
 import random
@@ -37,6 +38,10 @@ FAULTS = {
 }
 # How a call can take long, as strace calls it, and how long it takes then, in microseconds.
 DELAYS = ["delay_enter", "delay_exit"]
+# And how somebody else dies meanwhile: of the BEAM and the guardian the one that is not delayed.
+KILL = "+kill"
+# Whoever reaps does so because the other one is dead; what is registered dies with the guardian.
+WITH_ONE_ALONE = {"reaping", "registration"}
 DELAY_US = 100_000
 # From these nobody returns, or not as who was delayed.
 NEVER_RETURN = {"exit", "exit_group", "execve", "rt_sigreturn"}
@@ -87,17 +92,27 @@ class Point(NamedTuple):
         return self.who.partition("/")[2]
 
     @property
-    def delays(self):
+    def only_delays(self):
         """Whether it only takes time, so that all has to go as well as ever."""
         return self.fault in DELAYS
 
+    @property
+    def delay(self):
+        """How the call is delayed, if it is."""
+        return self.fault.removesuffix(KILL) if is_delay(self.fault) else None
+
+    @property
+    def kills(self):
+        """Whether somebody is killed while the call takes long."""
+        return is_delay(self.fault) and self.fault.endswith(KILL)
+
     def on_files(self):
         """Whether only calls on the files of the library count."""
-        return self.fault is not None and not self.delays and self.call in ON_FILES
+        return self.fault is not None and not self.delay and self.call in ON_FILES
 
     def injection(self):
         how = f"error={self.fault}" if self.fault else "signal=KILL"
-        how = f"{self.fault}={DELAY_US}" if self.delays else how
+        how = f"{self.delay}={DELAY_US}" if self.delay else how
         return ["-e", f"trace={self.call}", "-e", f"inject={self.call}:{how}:when={self.count}"]
 
 
@@ -131,7 +146,7 @@ class Row(NamedTuple):
 
     def from_the_first(self):
         """Whether all calls are struck at once, too. If each took long, nothing would come to an end."""
-        return bool(self.fault) and self.fault not in DELAYS
+        return bool(self.fault) and not is_delay(self.fault)
 
     def expected(self):
         """About how many there are."""
@@ -160,13 +175,21 @@ def takewhile_at_most(limit, numbers):
         yield number
 
 
+def is_delay(fault):
+    return fault is not None and fault.removesuffix(KILL) in DELAYS
+
+
 def sample(found, limit, seed):
-    """So many of all points, the same each time for the same seed, as rows."""
-    every = [(index, count) for index, row in enumerate(found) for count in row.likely()]
+    """So many of all points, the same each time for the same seed, as rows. Each row has one before any has two,
+    or they would almost all be of the few calls that are made a thousand times.
+    """
+    source = random.Random(f"{seed}:points")
+    shuffled = [source.sample(row.likely(), row.expected()) for row in found]
+    turns = [(turn, source.random(), index) for index, counts in enumerate(shuffled) for turn in range(len(counts))]
     chosen = {}
-    for index, count in sorted(random.Random(f"{seed}:points").sample(every, min(limit, len(every)))):
-        chosen.setdefault(index, []).append(count)
-    return [found[index]._replace(only=tuple(counts)) for index, counts in chosen.items()]
+    for turn, _, index in sorted(turns)[:limit]:
+        chosen.setdefault(index, []).append(shuffled[index][turn])
+    return [found[index]._replace(only=tuple(chosen[index])) for index in sorted(chosen)]
 
 
 def delays(operation, who, call, seen, thorough):
@@ -175,8 +198,10 @@ def delays(operation, who, call, seen, thorough):
     if beam and (call in IDLING or not thorough and any(name in who for name in SERVANTS)):
         return
     for delay in DELAYS:
-        if not (delay == "delay_exit" and call in NEVER_RETURN):
-            yield Row(operation, who, call, delay, seen, thorough or not beam or call in NOTICED)
+        if delay == "delay_exit" and call in NEVER_RETURN:
+            continue
+        for kill in [""] if operation in WITH_ONE_ALONE else ["", KILL]:
+            yield Row(operation, who, call, delay + kill, seen, thorough or not beam or call in NOTICED)
 
 
 def rows(operation, who, call, seen, thorough):

@@ -13,7 +13,7 @@ import tracer
 
 class PointsTest(unittest.TestCase):
     def test_a_point_is_written_as_it_is_read(self):
-        for text in ("spawn:guardian:clone:3", "stop:beam/1_scheduler:write:1+:ENOSPC", "stop:guardian:wait4:2:delay_exit"):
+        for text in ("spawn:guardian:clone:3", "stop:beam/1_scheduler:write:1+:ENOSPC", "stop:guardian:wait4:2:delay_exit+kill"):
             self.assertEqual(str(points.Point.parse(text)), text)
         with self.assertRaises(ValueError):
             points.Point.parse("spawn:guardian")
@@ -35,11 +35,21 @@ class PointsTest(unittest.TestCase):
 
     def test_a_call_that_returns_is_delayed_before_and_after(self):
         rows = list(points.delays("stop", "guardian", "openat", 300, False))
-        self.assertEqual([row.fault for row in rows], points.DELAYS)
+        both = [delay + kill for delay in points.DELAYS for kill in ("", points.KILL)]
+        self.assertEqual([row.fault for row in rows], both)
+        self.assertEqual([row.fault for row in points.delays("reaping", "guardian", "openat", 3, False)], points.DELAYS)
         self.assertEqual(rows[0].expected(), 300)
         self.assertEqual(str(next(rows[0].points())), "stop:guardian:openat:1:delay_enter")
-        self.assertEqual([row.fault for row in points.delays("stop", "child", "exit_group", 1, False)], ["delay_enter"])
+        exits = points.delays("reaping", "child", "exit_group", 1, False)
+        self.assertEqual([row.fault for row in exits], ["delay_enter"])
         self.assertEqual(list(points.delays("stop", "beam/1_scheduler", "futex", 9, False)), [])
+
+    def test_who_is_killed_meanwhile_makes_no_difference_to_the_call(self):
+        alone, killed = (points.Point.parse(f"stop:beam:write:1:delay_enter{kill}") for kill in ("", points.KILL))
+        self.assertEqual(alone.injection(), killed.injection())
+        self.assertEqual((alone.kills, killed.kills), (False, True))
+        self.assertEqual((alone.only_delays, killed.only_delays), (True, False))
+        self.assertFalse(alone.on_files() or killed.on_files())
 
     def test_a_part_of_the_points_is_the_same_for_the_same_seed(self):
         every = [row for call in ("openat", "read") for row in points.rows("stop", "guardian", call, 30, False)]
@@ -54,6 +64,9 @@ class PointsTest(unittest.TestCase):
         self.assertEqual(some(20, 1), some(20, 1))
         self.assertNotEqual(some(20, 1), some(20, 2))
         self.assertLess(set(some(20, 1)), set(everything))
+        kinds = {text.rpartition(":")[0] for text in some(len(every), 1)}
+        self.assertGreater(len(kinds), len(every) // 2)
+        self.assertTrue(all(row.expected() == 1 for row in points.sample(every, len(every), 1)))
 
     def test_a_beam_that_waits_is_not_struck_for_that(self):
         self.assertEqual(list(points.rows("stop", "beam/1_scheduler", "futex", 9, False)), [])
