@@ -46,8 +46,19 @@ defmodule Snakepit.Native do
   @spec signal_valid(term()) :: boolean()
   def signal_valid(_signal), do: unloaded()
 
+  # Before Linux 6.14 the identity of a process is exact once its first clock tick is over. That wait
+  # is not for a normal scheduler, and the way through a dirty one is not for every other lookup.
   @spec process_lookup(integer()) :: {:ok, {pos_integer(), identity()}} | error()
-  def process_lookup(_os_pid), do: unloaded()
+  def process_lookup(os_pid) do
+    with {:error, {:ambiguous, _os_pid}} <- process_identify(os_pid), do: process_settle(os_pid)
+  end
+
+  @spec process_identify(integer()) :: {:ok, {pos_integer(), identity()}} | error()
+  def process_identify(_os_pid), do: unloaded()
+
+  # Waits, at most 10 ms.
+  @spec process_settle(integer()) :: {:ok, {pos_integer(), identity()}} | error()
+  def process_settle(_os_pid), do: unloaded()
 
   @spec process_alive(identity()) :: {:ok, boolean()} | error()
   def process_alive(_identity), do: unloaded()

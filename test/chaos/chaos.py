@@ -140,6 +140,8 @@ def main():
     parser.add_argument("--self-test", action="store_true")
     parser.add_argument("--strace", action="store_true", help="strike at each system call of some operations")
     parser.add_argument("--operation", help="with --strace: spawn, stop, shutdown, registration, reaping, or one with who, as spawn:guardian")
+    parser.add_argument("--delays", action="store_true", help="with --strace: let calls take 100 ms, rather than die or fail at them")
+    parser.add_argument("--limit", type=int, help="with --strace: only so many points, chosen by --seed")
     parser.add_argument("--every-call", action="store_true", help="with --strace: leave out no count of any call")
     parser.add_argument("--point", help="with --strace: only this one, such as spawn:guardian:clone:3")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="with --strace: how many at a time")

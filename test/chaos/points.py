@@ -2,7 +2,12 @@
 
 `spawn:guardian:clone:3` kills the guardian at its third `clone` of a spawn, before the kernel has carried it
 out. `spawn:guardian:clone:3:EAGAIN` lets that one fail, `spawn:guardian:clone:1+:EAGAIN` all from the first on.
+`spawn:guardian:clone:3:delay_enter` has the kernel carry it out a tenth of a second later, and
+`spawn:guardian:clone:3:delay_exit` return from it as late: whoever waits for nobody gets ahead meanwhile. With `+kill` behind it the other of BEAM
+and guardian is killed while the call takes so long.
 """
+
+import random
 
 from typing import NamedTuple, Optional
 
@@ -31,6 +36,15 @@ FAULTS = {
     "chdir": ["EIO", "ENOMEM"],
     **dict.fromkeys(["mmap", "brk", "mremap"], ["ENOMEM"]),
 }
+# How a call can take long, as strace calls it, and how long it takes then, in microseconds.
+DELAYS = ["delay_enter", "delay_exit"]
+# And how somebody else dies meanwhile: of the BEAM and the guardian the one that is not delayed.
+KILL = "+kill"
+# Whoever reaps does so because the other one is dead; what is registered dies with the guardian.
+WITH_ONE_ALONE = {"reaping", "registration"}
+DELAY_US = 100_000
+# From these nobody returns, or not as who was delayed.
+NEVER_RETURN = {"exit", "exit_group", "execve", "rt_sigreturn"}
 # These fail so on files; pipes and sockets have other troubles.
 ON_FILES = {"write", "writev", "pwrite64", "read", "pread64", "readv"}
 # A BEAM without memory ends, and that is OTP's own decision. It is killed often enough here. And if it
@@ -77,12 +91,28 @@ class Point(NamedTuple):
     def thread(self):
         return self.who.partition("/")[2]
 
+    @property
+    def only_delays(self):
+        """Whether it only takes time, so that all has to go as well as ever."""
+        return self.fault in DELAYS
+
+    @property
+    def delay(self):
+        """How the call is delayed, if it is."""
+        return self.fault.removesuffix(KILL) if is_delay(self.fault) else None
+
+    @property
+    def kills(self):
+        """Whether somebody is killed while the call takes long."""
+        return is_delay(self.fault) and self.fault.endswith(KILL)
+
     def on_files(self):
         """Whether only calls on the files of the library count."""
-        return self.fault is not None and self.call in ON_FILES
+        return self.fault is not None and not self.delay and self.call in ON_FILES
 
     def injection(self):
         how = f"error={self.fault}" if self.fault else "signal=KILL"
+        how = f"{self.delay}={DELAY_US}" if self.delay else how
         return ["-e", f"trace={self.call}", "-e", f"inject={self.call}:{how}:when={self.count}"]
 
 
@@ -95,10 +125,15 @@ class Row(NamedTuple):
     fault: Optional[str]
     seen: int
     every: bool
+    # These counts alone, where not all are wanted.
+    only: Optional[tuple] = None
 
     def points(self):
         """In order; whoever strikes stops at the first that does not come."""
-        if self.fault:
+        if self.only is not None:
+            yield from map(self.point, self.only)
+            return
+        if self.from_the_first():
             yield self.point("1+")
         for count in counts(self.every):
             # Those of two runs differ a little, but not without end.
@@ -109,9 +144,20 @@ class Row(NamedTuple):
     def point(self, count):
         return Point(self.operation, self.who, self.call, count, self.fault)
 
+    def from_the_first(self):
+        """Whether all calls are struck at once, too. If each took long, nothing would come to an end."""
+        return bool(self.fault) and not is_delay(self.fault)
+
     def expected(self):
         """About how many there are."""
-        return bool(self.fault) + sum(1 for count in takewhile_at_most(self.seen, counts(self.every)))
+        return len(self.likely())
+
+    def likely(self):
+        """The counts that come, if nothing is otherwise than it was."""
+        if self.only is not None:
+            return list(self.only)
+        found = [str(count) for count in takewhile_at_most(self.seen, counts(self.every))]
+        return ["1+"] * self.from_the_first() + found
 
 
 def counts(every):
@@ -127,6 +173,35 @@ def takewhile_at_most(limit, numbers):
         if number > limit:
             return
         yield number
+
+
+def is_delay(fault):
+    return fault is not None and fault.removesuffix(KILL) in DELAYS
+
+
+def sample(found, limit, seed):
+    """So many of all points, the same each time for the same seed, as rows. Each row has one before any has two,
+    or they would almost all be of the few calls that are made a thousand times.
+    """
+    source = random.Random(f"{seed}:points")
+    shuffled = [source.sample(row.likely(), row.expected()) for row in found]
+    turns = [(turn, source.random(), index) for index, counts in enumerate(shuffled) for turn in range(len(counts))]
+    chosen = {}
+    for turn, _, index in sorted(turns)[:limit]:
+        chosen.setdefault(index, []).append(shuffled[index][turn])
+    return [found[index]._replace(only=tuple(chosen[index])) for index in sorted(chosen)]
+
+
+def delays(operation, who, call, seen, thorough):
+    """How to let a call take long that was seen so often."""
+    beam = who.startswith("beam")
+    if beam and (call in IDLING or not thorough and any(name in who for name in SERVANTS)):
+        return
+    for delay in DELAYS:
+        if delay == "delay_exit" and call in NEVER_RETURN:
+            continue
+        for kill in [""] if operation in WITH_ONE_ALONE else ["", KILL]:
+            yield Row(operation, who, call, delay + kill, seen, thorough or not beam or call in NOTICED)
 
 
 def rows(operation, who, call, seen, thorough):

@@ -5,13 +5,16 @@ and so is whoever walks it. It is told what to do on standard input and answers 
 """
 
 import collections
+import contextlib
 import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 
+import points
 import proc
 import programs
 from tracer import Tracer
@@ -113,7 +116,8 @@ class Stage:
         ahead = len(self.waiting(beam))
 
         def act():
-            answer = self.do(beam, point.operation, point)
+            with self.killing(point, beam, guardian):
+                answer = self.do(beam, point.operation, point)
             if point.operation == "spawn":
                 # The guardian forks the next one only now, and that belongs to it. (It may be kept from it.)
                 self.within(REFILL, lambda: not beam.lives() or len(self.waiting(beam)) >= ahead)
@@ -121,6 +125,10 @@ class Stage:
 
         answer, struck = self.strike(point, beam, act)
         if not beam.lives():
+            if point.kills:
+                return self.after_death(beam, True, patience=30, starts=False) and struck
+            if point.only_delays:
+                raise Broken(f"BEAM {beam.name} ended of a delay, with {beam.process.wait()}")
             if alone:
                 proc.end([guardian])
             return self.after_death(beam, struck, patience=0 if alone else 30, starts=alone)
@@ -133,8 +141,26 @@ class Stage:
             if point.target != "beam" or point.fault or beam.process.poll() != -signal.SIGKILL:
                 raise
             return self.after_death(beam, True, patience=30, starts=False)
-        self.guardians += struck and not point.fault
+        self.guardians += struck and (not point.fault or point.kills)
         return struck
+
+    @contextlib.contextmanager
+    def killing(self, point, beam, guardian):
+        """Kills the other one in the middle of a call that takes long, if that is the point."""
+        if not point.kills:
+            yield
+            return
+        victim = guardian if point.target == "beam" else beam.shell
+        timer = threading.Timer(points.DELAY_US / 2e6, proc.send, (victim, signal.SIGKILL))
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.join()
+        if victim == beam.shell:
+            # Whoever is delayed has something to do now. If the tracer let go of it, it would be in time.
+            beam.process.wait()
+            eventually(lambda: not proc.alive(guardian), "the guardian to end")
 
     def after_death(self, beam, struck, patience, starts):
         if not struck:
@@ -148,7 +174,7 @@ class Stage:
 
     def settle(self, point, beam, answer):
         """The BEAM lives: it has to have answered, to work on, and to have nothing that it does not know of."""
-        if not answer.startswith(("ok", "error: ")):
+        if not answer.startswith("ok" if point.only_delays else ("ok", "error: ")):
             raise Broken(f"{point.operation} was answered with {answer!r}")
         if point.operation == "shutdown":
             self.round.expect_gone(beam, patience=5, but=beam.is_beam)
@@ -248,7 +274,9 @@ class Stage:
             answer = act()
         # A thread that dies with its process is not always seen to by who traces that thread alone.
         killed = point.target == "beam" and beam.process.poll() == -signal.SIGKILL
-        struck = tracer.struck() or killed
+        # Who dies in a call that takes long never returns from it.
+        entered = point.kills and max(tracer.calls().values(), default=0) >= int(point.count)
+        struck = tracer.struck() or killed or entered
         return (answer() if callable(answer) else answer), struck
 
     def pids(self, point, beam):
@@ -313,8 +341,6 @@ def threads(beam):
 
 def serve(build, scratch, paths):
     """Plays what is asked for, until nobody asks any more."""
-    import points
-
     machine = Machine(build, scratch, paths, BEAM_FLAGS)
     stage = Stage(machine)
     try:

@@ -92,6 +92,8 @@ class Sweep:
         players = [Player(self.machine, f"job-{number}", self.namespace) for number in range(self.options.jobs)]
         try:
             found = self.record(players[0], chosen)
+            if self.options.limit is not None:
+                found = points.sample(found, self.options.limit, self.options.seed)
             for row in found:
                 self.rows.put(row)
             self.progress.begin(sum(row.expected() for row in found))
@@ -106,6 +108,7 @@ class Sweep:
         return only is None or only in (operation, f"{operation}:{who}")
 
     def record(self, player, chosen):
+        kind = points.delays if self.options.delays else points.rows
         found = []
         for operation, who in chosen:
             # The calls that are made when nobody strikes; of which, does not matter.
@@ -116,7 +119,7 @@ class Sweep:
             calls = sum(count for _, _, count in answer["seen"])
             print(f"{operation:12s} {who:8s} {calls:5d} calls of {len(answer['seen'])} kinds", flush=True)
             for name, call, count in answer["seen"]:
-                found += points.rows(operation, name, call, count, self.options.every_call)
+                found += kind(operation, name, call, count, self.options.every_call)
         return found
 
     def play_all(self, players):
@@ -156,7 +159,7 @@ class Sweep:
             with self.lock:
                 self.judge(point, answer)
             # One that needs no call to fail from the first on may still meet it later.
-            if not answer["struck"]:
+            if not answer["struck"] and row.only is None:
                 break
         with self.lock:
             self.progress.advance(row.expected())

@@ -70,7 +70,7 @@ class Tracer:
     def struck(self):
         """Whether the call that was to be struck came."""
         text = self.text()
-        return "+++ killed by SIGKILL +++" in text or "(INJECTED)" in text
+        return any(word in text for word in ("+++ killed by SIGKILL +++", "(INJECTED)", "(DELAYED)"))
 
     def calls(self):
         """How often each call was made, by thread (None where there is only one) and name."""

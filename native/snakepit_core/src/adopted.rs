@@ -126,7 +126,7 @@ mod tests {
         let mut zombie = Command::new("true").spawn().unwrap();
         for child in [&gone, &zombie] {
             let pid = Pid::new(child.id().into()).unwrap();
-            append(&directory, Process::open(pid).unwrap().unwrap().identity()).unwrap();
+            append(&directory, Process::open_settled(pid).unwrap().unwrap().identity()).unwrap();
         }
         let before = append(&directory, &own).unwrap();
         gone.wait().unwrap();

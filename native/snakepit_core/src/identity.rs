@@ -69,6 +69,11 @@ impl Identity {
         })
     }
 
+    /// Whether it names one process for good: by the kernel's handle, or by a start time that was past.
+    pub fn is_exact(&self) -> bool {
+        self.handle.is_some() || self.settled
+    }
+
     /// To bytes that [`Identity::decode`] understands, also in another program.
     pub fn encode(&self) -> Vec<u8> {
         let layout = Layout {

@@ -44,6 +44,7 @@ pub mod record;
 pub mod run;
 pub mod run_id;
 pub mod run_state;
+mod settle;
 pub mod signal;
 pub mod stop;
 pub mod table;

@@ -1,13 +1,16 @@
 //! A process that was opened and verified.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
 use crate::identity::Scope;
 use crate::run_id::RunId;
 use crate::table::{Columns, Entry, Environment};
-use crate::{Error, Identity, Pid, Signal, os, protect};
+use crate::{Error, Identity, Pid, Signal, os, protect, settle};
+
+/// How often to ask for one of which the kernel cannot notify: it may be another process.
+const POLL: Duration = Duration::from_millis(10);
 
 /// A hold on one process: what is sent through it reaches that process or nobody.
 #[derive(Debug)]
@@ -38,6 +41,9 @@ pub enum Delivery {
 
 impl Process {
     /// Opens whatever has this pid now. `None` if nothing has; a zombie still opens.
+    ///
+    /// Never waits: before Linux 6.14 the identity of a process in its first clock tick is not settled,
+    /// and good for nothing but this very hold.
     ///
     /// # Errors
     ///
@@ -73,11 +79,31 @@ impl Process {
         Ok(Some(Self { reference, identity }))
     }
 
+    /// As [`Process::open`], with an identity that names this process for good. Where the kernel has no
+    /// handles it waits for the end of the first clock tick, at most 10 ms.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Process::open`], and [`Error::Ambiguous`] if the end of a tick cannot be seen.
+    pub fn open_settled(pid: Pid) -> Result<Option<Self>, Error> {
+        let Some(mut process) = Self::open(pid)? else { return Ok(None) };
+        if process.identity.is_exact() {
+            return Ok(Some(process));
+        }
+        settle::wait_out(process.identity.start);
+        match process.settled_identity() {
+            Some(identity) => process.identity = identity,
+            None if process.reference.holds_its_pid() => return Err(Error::Ambiguous(pid)),
+            None => return Ok(None),
+        }
+        Ok(Some(process))
+    }
+
     /// Opens the process that `identity` was taken from, and no other.
     ///
     /// `run_id` settles the one case that pid and start time leave open: no kernel handle, and an
     /// identity taken within the first clock tick of the process. Then only a process that carries
-    /// this run's marker is the same.
+    /// this run's marker is the same. One that cannot run again is gone, whichever it is.
     ///
     /// # Errors
     ///
@@ -129,7 +155,7 @@ impl Process {
 
     fn compare_by_start(self, earlier: &Identity, run_id: Option<RunId>) -> Result<Found, Error> {
         if self.identity.start == 0 || earlier.start == 0 {
-            return Ok(Found::Ambiguous);
+            return self.in_doubt();
         }
         if self.identity.start != earlier.start {
             return Ok(Found::Gone);
@@ -147,7 +173,13 @@ impl Process {
             };
             same_user && marked
         });
-        Ok(if confirmed { Found::Same(self) } else { Found::Ambiguous })
+        if confirmed { Ok(Found::Same(self)) } else { self.in_doubt() }
+    }
+
+    /// This one has the pid, and may be another than the one that is meant. Once it has exited, the
+    /// one that is meant has ended: as this one, or before it.
+    fn in_doubt(&self) -> Result<Found, Error> {
+        Ok(if self.is_alive()? { Found::Ambiguous } else { Found::Gone })
     }
 
     /// Its pid.
@@ -158,6 +190,18 @@ impl Process {
     /// What to store to find it again.
     pub fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// What to store to find it again, if that names this process for good. `None` in its first clock
+    /// tick where the kernel has no handles, and once it is gone.
+    pub fn settled_identity(&self) -> Option<Identity> {
+        let identity = self.identity.clone();
+        if identity.is_exact() {
+            return Some(identity);
+        }
+        // Order: the tick is over first, so that who holds the pid afterwards has no successor in it.
+        let settled = os::start_is_past(identity.start) && self.reference.holds_its_pid();
+        settled.then_some(Identity { settled, ..identity })
     }
 
     /// Whether it can still run. A zombie cannot.
@@ -215,16 +259,20 @@ impl Process {
     }
 }
 
-/// Waits until all of these have ended, at most until `deadline`. Gives those that have not.
+/// Waits until all of these have ended, at most until `deadline`. Returns those that have not, and those
+/// of which nobody can say whether they have.
 ///
 /// # Errors
 ///
 /// [`Error::Os`].
 pub fn await_ends(identities: &[Identity], deadline: Instant) -> Result<Vec<Identity>, Error> {
     let mut held = Vec::new();
+    let mut doubtful = Vec::new();
     for identity in identities {
-        if let Found::Same(process) = Process::reopen(identity, None)? {
-            held.push(process);
+        match Process::reopen(identity, None)? {
+            Found::Same(process) => held.push(process),
+            Found::Gone => {}
+            Found::Ambiguous => doubtful.push(identity.clone()),
         }
     }
     let references: Vec<_> = held.iter().map(Process::reference).collect();
@@ -235,7 +283,27 @@ pub fn await_ends(identities: &[Identity], deadline: Instant) -> Result<Vec<Iden
             left.push(process.identity);
         }
     }
+    left.extend(await_doubtful(doubtful, deadline)?);
     Ok(left)
+}
+
+fn await_doubtful(mut doubtful: Vec<Identity>, deadline: Instant) -> Result<Vec<Identity>, Error> {
+    loop {
+        let mut left = Vec::new();
+        for identity in doubtful {
+            match Process::still_runs(&identity) {
+                Ok(false) => {}
+                Ok(true) | Err(Error::Ambiguous(_)) => left.push(identity),
+                Err(error) => return Err(error),
+            }
+        }
+        let time = deadline.saturating_duration_since(Instant::now());
+        if left.is_empty() || time.is_zero() {
+            return Ok(left);
+        }
+        std::thread::sleep(time.min(POLL));
+        doubtful = left;
+    }
 }
 
 /// The pidfd: readable once the process has exited, for an event loop.

@@ -6,6 +6,7 @@ use std::time::Instant;
 use crate::lineage::Lineage;
 use crate::marker::Owner;
 use crate::run_id::RunId;
+use crate::settle::Settling;
 use crate::stop::{self, Outcome, Plan};
 use crate::table::{self, Columns, Entry, Environment};
 use crate::tree::{self, Roots};
@@ -41,7 +42,7 @@ const MARKS: Columns = Columns { arguments: false, ..COLUMNS };
 ///
 /// [`Error::Os`] if the process table cannot be read.
 pub fn find(run_id: RunId, users: Users) -> Result<Vec<Identity>, Error> {
-    let mut found = Vec::new();
+    let mut found = Settling::new();
     for entry in table::read(COLUMNS)? {
         if !(entry.is_alive() && belongs(&entry, run_id, users)) {
             continue;
@@ -50,10 +51,10 @@ pub fn find(run_id: RunId, users: Users) -> Result<Vec<Identity>, Error> {
         // Asked again now that the process is held: the pid may have changed hands in between.
         let now = process.inspect(COLUMNS)?;
         if now.is_some_and(|now| now.is_alive() && belongs(&now, run_id, users)) {
-            found.push(process.identity().clone());
+            found.add(process, ());
         }
     }
-    Ok(found)
+    Ok(found.identities())
 }
 
 /// A process of a run, and whose it is.
@@ -72,7 +73,7 @@ pub struct Member {
 /// [`Error::Os`] if the process table cannot be read.
 pub fn members(run_id: RunId) -> Result<Vec<Member>, Error> {
     let own = Owner::current()?;
-    let mut members = Vec::new();
+    let mut members = Settling::new();
     for entry in table::read(MARKS)? {
         if !(entry.is_alive() && is_marked(&entry, run_id, &own)) {
             continue;
@@ -86,9 +87,10 @@ pub fn members(run_id: RunId) -> Result<Vec<Member>, Error> {
             Environment::Read(markers) => markers.worker_id,
             _ => None,
         };
-        members.push(Member { identity: process.identity().clone(), worker_id });
+        members.add(process, worker_id);
     }
-    Ok(members)
+    let member = |(identity, worker_id)| Member { identity, worker_id };
+    Ok(members.finish().into_iter().map(member).collect())
 }
 
 /// Those that carry the marker or lineage of a run of this very BEAM and are not below this process. Of
@@ -101,7 +103,7 @@ pub fn strays(run_id: RunId, root: Pid) -> Result<Vec<Identity>, Error> {
     let own = Owner::current()?;
     let table = table::read(Columns::default())?;
     let parents = parents(&table);
-    let mut strays = Vec::new();
+    let mut strays = Settling::new();
     for entry in &table {
         if !entry.is_alive() || ancestors(entry, &parents).any(|pid| pid == root.as_raw()) {
             continue;
@@ -115,10 +117,10 @@ pub fn strays(run_id: RunId, root: Pid) -> Result<Vec<Identity>, Error> {
         let Some(process) = Process::open(entry.pid)? else { continue };
         // Asked again now that the process is held: the pid may have changed hands in between.
         if process.inspect(MARKS)?.is_some_and(|now| marked(&now)) {
-            strays.push(process.identity().clone());
+            strays.add(process, ());
         }
     }
-    Ok(strays)
+    Ok(strays.identities())
 }
 
 fn parents(table: &[Entry]) -> HashMap<i32, i32> {

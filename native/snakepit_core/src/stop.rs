@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::process::{Delivery, Found};
@@ -29,7 +28,8 @@ pub enum Outcome {
     Killed,
     /// It was gone before.
     Gone,
-    /// The kernel did not let this user signal it.
+    /// The kernel refused the signal, whatever the errno: it is another user's (`EPERM`), a security
+    /// module protects it (`EACCES`).
     NotPermitted,
     /// It may be another process, so it was left alone.
     Ambiguous,
@@ -265,15 +265,17 @@ pub(crate) fn wait_for_exits(
 pub(crate) fn request(process: &Process, signal: Signal) -> Result<Delivery, Error> {
     let delivery = process.signal(signal)?;
     if delivery == Delivery::Sent && signal != Signal::KILL {
-        process.signal(Signal::CONT)?;
+        // It has been asked. That it may not be continued is no refusal of that.
+        let _ = process.signal(Signal::CONT);
     }
     Ok(delivery)
 }
 
-/// The outcome that an error stands for; `None` if it is not about the one process.
+/// The outcome that an error stands for; `None` if it is not about the one process. A refused signal
+/// is: there is no errno of it for which the others must not be ended.
 pub(crate) fn refusal(error: &Error) -> Option<Outcome> {
     match error {
-        Error::Signal { errno: Errno::EPERM, .. } => Some(Outcome::NotPermitted),
+        Error::Signal { .. } => Some(Outcome::NotPermitted),
         Error::Protected(_) => Some(Outcome::Refused),
         _ => None,
     }

@@ -13,6 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::process::{Delivery, Found};
+use crate::settle::Settling;
 use crate::stop::{descriptor_budget, refusal, wait_for_exits};
 use crate::table::{self, Columns, Entry, State};
 use crate::{Error, Identity, Process, Signal, protect};
@@ -57,18 +58,19 @@ struct Member {
 }
 
 impl Roots<'_> {
-    /// The live members now, children before their parents.
+    /// The live members now, children before their parents. Waits for the end of a clock tick where
+    /// the kernel has no handles and a member is that young.
     ///
     /// # Errors
     ///
     /// [`Error::Os`] if the process table cannot be read.
     pub fn list(&self) -> Result<Vec<Identity>, Error> {
-        let mut members = Vec::new();
+        let mut members = Settling::new();
         self.for_each_member(|member| {
-            members.push(member.process.identity().clone());
+            members.add(member.process, ());
             Ok(())
         })?;
-        Ok(members)
+        Ok(members.identities())
     }
 
     /// One pass. Each member is opened only while `visit` has it, so the number of descriptors does
@@ -198,33 +200,48 @@ pub fn kill(roots: &Roots, deadline: Instant) -> Result<Report, Error> {
             return Ok(report);
         }
     }
-    // What was signalled is a root from then on: its parent may be gone before it is.
+    // What was met is a root from then on: its parent may be gone before it is.
     let mut roots = Roots { identities: roots.identities.clone(), ..*roots };
     let mut signalled: HashSet<Identity> = HashSet::new();
     loop {
         report.passes += 1;
+        let mut sent = Vec::new();
         let mut held = Vec::new();
-        let struck = strike(&roots, Signal::KILL, |process| {
+        let mut refused = Settling::new();
+        signal_each(&roots, Signal::KILL, |process, is_sent| {
+            if !is_sent {
+                refused.add(process, ());
+                return;
+            }
+            sent.push(process.identity().clone());
             if held.len() < descriptor_budget() {
                 held.push(process);
             }
         })?;
-        signalled.extend(struck.sent.iter().cloned().map(|one| Identity { settled: true, ..one }));
-        empty = if struck.sent.is_empty() { empty + 1 } else { 0 };
-        if struck.sent.is_empty() && empty < enough {
-            continue;
-        }
-        if struck.sent.is_empty() || Instant::now() >= deadline {
-            report.killed = signalled.len() - struck.sent.len();
+        let refused = refused.identities();
+        signalled.extend(sent.iter().cloned().map(once));
+        empty = if sent.is_empty() { empty + 1 } else { 0 };
+        let done = if sent.is_empty() { empty >= enough } else { Instant::now() >= deadline };
+        if done {
+            report.killed = signalled.len() - sent.len();
             report.signalled = signalled.into_iter().collect();
-            report.survivors = [struck.sent, struck.refused].concat();
+            report.survivors = [sent, refused].concat();
             return Ok(report);
         }
-        roots.identities.extend(struck.sent);
+        roots.identities.extend(sent);
+        roots.identities.extend(refused);
         let references: Vec<_> = held.iter().map(Process::reference).collect();
         let pause = deadline.min(Instant::now() + PASS_LIMIT);
         wait_for_exits(&references, pause)?;
+        // Whoever was struck in its first tick and is still there has an identity that counts by now.
+        let young = held.iter().filter(|one| !one.identity().is_exact());
+        roots.identities.extend(young.filter_map(Process::settled_identity));
     }
+}
+
+/// The same at each pass, for counting: a process settles, and may change its user.
+fn once(identity: Identity) -> Identity {
+    Identity { settled: true, uid: None, ..identity }
 }
 
 /// Whom one pass met.
@@ -247,21 +264,35 @@ pub fn strike(
     mut keep: impl FnMut(Process),
 ) -> Result<Struck, Error> {
     let mut struck = Struck::default();
+    signal_each(roots, signal, |process, is_sent| {
+        let identity = process.identity().clone();
+        if is_sent {
+            struck.sent.push(identity);
+            keep(process);
+        } else {
+            struck.refused.push(identity);
+        }
+    })?;
+    Ok(struck)
+}
+
+/// One pass: hands over each member that is there, and whether the signal was sent or refused.
+fn signal_each(
+    roots: &Roots,
+    signal: Signal,
+    mut visit: impl FnMut(Process, bool),
+) -> Result<(), Error> {
     roots.for_each_member(|member| {
         match member.process.signal(signal) {
-            Ok(Delivery::Sent) => {
-                struck.sent.push(member.process.identity().clone());
-                keep(member.process);
-            }
+            Ok(Delivery::Sent) => visit(member.process, true),
             Ok(Delivery::Gone) => {}
             Err(error) => {
                 refusal(&error).ok_or(error)?;
-                struck.refused.push(member.process.identity().clone());
+                visit(member.process, false);
             }
         }
         Ok(())
-    })?;
-    Ok(struck)
+    })
 }
 
 /// How far a tree was stopped.
@@ -283,8 +314,7 @@ fn freeze(roots: &Roots, deadline: Instant) -> Result<Frozen, Error> {
         let mut at_rest = true;
         roots.for_each_member(|member| {
             members += 1;
-            let new =
-                stopped.insert(Identity { settled: true, ..member.process.identity().clone() });
+            let new = stopped.insert(once(member.process.identity().clone()));
             if new || member.state == State::Alive {
                 match member.process.signal(Signal::STOP) {
                     Ok(delivery) => at_rest &= delivery == Delivery::Gone,

@@ -7,7 +7,7 @@ mod support;
 use snakepit_core::Identity;
 use snakepit_core::newborn::{self, Moment};
 use support::fork::Forked;
-use support::{identify, judge, pid};
+use support::{glance, judge, pid};
 
 #[test]
 fn it_is_the_identity_that_reading_the_process_table_gives() {
@@ -17,7 +17,7 @@ fn it_is_the_identity_that_reading_the_process_table_gives() {
         let child = Forked::new();
         let after = Moment::now();
         let known = newborn::identify(pid(child.pid), before, after).unwrap().unwrap();
-        let read = identify(child.pid);
+        let read = glance(child.pid);
         assert_eq!(known.start, judge::look(child.pid).unwrap().start);
         // Only the time that has passed makes a difference.
         assert_eq!(Identity { settled: false, ..known }, Identity { settled: false, ..read });
@@ -28,7 +28,7 @@ fn it_is_the_identity_that_reading_the_process_table_gives() {
 fn moments_that_are_too_far_apart_are_no_guess() {
     let before = Moment::now();
     let child = Forked::new();
-    support::eventually("a later tick", || identify(child.pid).settled);
+    support::eventually("a later tick", || glance(child.pid).settled);
     let known = newborn::identify(pid(child.pid), before, Moment::now()).unwrap().unwrap();
     assert_eq!(known.start, judge::look(child.pid).unwrap().start);
 }

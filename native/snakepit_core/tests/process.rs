@@ -4,18 +4,22 @@
 
 mod support;
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use snakepit_core::process::{Delivery, Found};
+use snakepit_core::process::{self, Delivery, Found};
 use snakepit_core::run_id::RunId;
 use snakepit_core::table::{self, Columns, State};
 use snakepit_core::{Error, Identity, Process, Signal, marker};
+use support::fork::Forked;
+use support::pidfd::{open, send};
 use support::spawn::Spawned;
-use support::{NOBODY, as_user, eventually, fixture, is_root, judge};
+use support::{NOBODY, as_user, eventually, fixture, is_root, judge, pid, within};
 
 fn is_same(identity: &Identity) -> bool {
     matches!(Process::reopen(identity, None).unwrap(), Found::Same(_))
@@ -28,7 +32,7 @@ fn is_gone(identity: &Identity) -> bool {
 #[test]
 fn a_live_process_opens_and_one_that_was_reaped_does_not() {
     let mut child = Spawned::polite();
-    let process = Process::open(child.pid()).unwrap().unwrap();
+    let process = Process::open_settled(child.pid()).unwrap().unwrap();
     assert!(process.is_alive().unwrap());
     assert!(is_same(process.identity()));
 
@@ -43,7 +47,7 @@ fn a_live_process_opens_and_one_that_was_reaped_does_not() {
 #[test]
 fn a_zombie_opens_and_is_not_alive() {
     let zombie = Spawned::zombie();
-    let process = Process::open(zombie.pid()).unwrap().expect("a zombie opens");
+    let process = Process::open_settled(zombie.pid()).unwrap().expect("a zombie opens");
     assert!(!process.is_alive().unwrap());
     assert!(is_same(process.identity()));
     let columns = Columns { uid: true, arguments: true, markers: true };
@@ -76,6 +80,58 @@ fn who_still_runs_is_known_with_a_handle_and_without() {
 
     let unsettled = Identity { settled: false, ..without_handle(&other) };
     assert!(matches!(Process::still_runs(&unsettled), Err(Error::Ambiguous(_))));
+}
+
+#[test]
+fn one_in_doubt_has_not_ended_until_whoever_has_its_pid_has() {
+    let (mut child, mut stopped) = (Spawned::polite(), Spawned::polite());
+    let in_doubt = |child: &Spawned| Identity { handle: None, settled: false, ..child.identity() };
+    let elsewhere = Identity { namespace: 1, ..child.identity() };
+    let known = [in_doubt(&child), stopped.identity(), in_doubt(&stopped), elsewhere.clone()];
+    let await_ends = |time| {
+        let left = process::await_ends(&known, Instant::now() + Duration::from_millis(time));
+        left.unwrap().iter().map(|one| (one.pid, one.namespace)).collect::<HashSet<_>>()
+    };
+    let both = HashSet::from([&child, &stopped].map(|one| (one.pid(), known[0].namespace)));
+    let other = HashSet::from([(elsewhere.pid, elsewhere.namespace)]);
+    assert_eq!(await_ends(0), &both | &other);
+    assert_eq!(await_ends(50), &both | &other);
+
+    // As a zombie it has its pid, and cannot run.
+    send(&open(child.raw()).unwrap(), libc::SIGKILL).unwrap();
+    eventually("it is a zombie", || judge::state(child.raw()) == Some('Z'));
+    stopped.end();
+    assert_eq!(await_ends(0), other);
+    child.end();
+    assert_eq!(await_ends(0), other);
+}
+
+#[test]
+fn the_end_of_one_in_doubt_is_noticed() {
+    let child = Spawned::polite();
+    let in_doubt = [Identity { handle: None, settled: false, ..child.identity() }];
+    let deadline = Instant::now() + Duration::from_secs(60);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| process::await_ends(&in_doubt, deadline).unwrap());
+        assert!(!within(Duration::from_millis(50), || waiting.is_finished()));
+        send(&open(child.raw()).unwrap(), libc::SIGKILL).unwrap();
+        assert!(waiting.join().unwrap().is_empty());
+    });
+    assert!(Instant::now() < deadline);
+}
+
+#[test]
+fn whoever_waits_for_the_tick_gets_an_identity_for_good() {
+    for _ in 0..20 {
+        let child = Forked::new();
+        let process = Process::open_settled(pid(child.pid)).unwrap().unwrap();
+        assert!(process.identity().is_exact());
+        assert_eq!(process.settled_identity().as_ref(), Some(process.identity()));
+        assert!(is_same(process.identity()));
+    }
+    let mut gone = Spawned::polite();
+    gone.end();
+    assert!(Process::open_settled(gone.pid()).unwrap().is_none());
 }
 
 #[test]
@@ -180,7 +236,7 @@ fn a_process_whose_main_thread_has_ended_is_alive() {
 #[test]
 fn a_process_that_executes_from_a_second_thread_stays_the_same() {
     let mut child = Spawned::start(&mut fixture("executes_from_a_thread.py"));
-    let process = Process::open(child.pid()).unwrap().unwrap();
+    let process = Process::open_settled(child.pid()).unwrap().unwrap();
     child.write_line();
     let name = || std::fs::read_to_string(format!("/proc/{}/comm", child.raw())).unwrap();
     eventually("it is another program", || name() == "cat\n");

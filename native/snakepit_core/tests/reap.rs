@@ -8,12 +8,14 @@ use std::collections::HashSet;
 use std::process::Command;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use snakepit_core::Identity;
 use snakepit_core::lineage::Lineage;
 use snakepit_core::marker::{self, Owner};
 use snakepit_core::reap::{self, DeadRun, Reaped, Report, Search};
 use snakepit_core::run_id::RunId;
 use support::pidfd::{Stray, catch_all};
+use support::refusal::refusing;
 use support::spawn::Spawned;
 use support::{eventually, fixture, plan};
 
@@ -176,10 +178,11 @@ fn a_run_that_nobody_knows_is_told_by_its_markers_alone() {
 fn what_is_noted_and_gone_is_not_who_has_its_pid_now() {
     let instance = instance();
     let run_id = fresh();
-    let bystander = Spawned::polite();
     let mut gone = Spawned::polite();
     let mut recycled = gone.identity();
     gone.end();
+    // Of a later tick, as whoever comes after one that was known for good.
+    let bystander = Spawned::polite();
     // As if the kernel had given its pid to the bystander.
     recycled.pid = bystander.pid();
     let report = reap(&instance, &[run(run_id, vec![recycled])], &[]);
@@ -210,4 +213,18 @@ fn the_stubborn_are_killed_after_one_grace_period() {
     let report = reap(&instance, &[run(run_id, vec![stubborn.identity(), polite.identity()])], &[]);
     assert_eq!(counts(&report.runs[0]), (11, 1, 10, 0, 0));
     assert!(!stubborn.lives() && !polite.lives() && !children.iter().any(Stray::lives));
+}
+
+#[test]
+fn one_that_may_not_be_signalled_is_named_and_the_others_are_ended() {
+    let instance = instance();
+    let run_id = fresh();
+    let (noted, guarded) = (Spawned::polite(), Spawned::polite());
+    let by_marker = marked(run_id, &instance, &dead_owner());
+    let runs = [run(run_id, vec![guarded.identity(), noted.identity()])];
+    let work = || reap(&instance, &runs, &[]);
+    let Some(report) = refusing(&[guarded.raw()], Errno::EACCES, work) else { return };
+    assert_eq!(counts(&report.runs[0]), (3, 2, 0, 0, 1));
+    assert_eq!(report.runs[0].survivors[0].pid, guarded.pid());
+    assert!(guarded.is_untouched() && !noted.lives() && !by_marker.lives());
 }

@@ -16,7 +16,7 @@ use snakepit_core::tree::{self, Roots};
 use snakepit_core::{Identity, Process};
 use support::fork::{Forked, can_choose_pids};
 use support::pidfd::Stray;
-use support::{eventually, identify, judge, plan};
+use support::{eventually, glance, identify, judge, plan};
 
 const ROUNDS: usize = 1000;
 /// Each of these reads the process table several times.
@@ -29,7 +29,7 @@ fn stripped(identity: &Identity) -> Identity {
 /// What a process that is gone may be taken for when its pid has a successor. Where nothing but
 /// the tick is known, the answer may be open; it must not be "the same".
 fn is_fair(identity: &Identity, answer: Outcome) -> bool {
-    let certain = identity.handle.is_some() || identity.settled;
+    let certain = identity.is_exact();
     answer == Outcome::Gone || (!certain && answer == Outcome::Ambiguous)
 }
 
@@ -54,7 +54,7 @@ fn a_successor_in_the_same_clock_tick_is_another_process() {
     let mut same_tick = 0;
     for round in 0..ROUNDS {
         let first = Forked::new();
-        let known = [identify(first.pid), stripped(&identify(first.pid))];
+        let known = [glance(first.pid), stripped(&glance(first.pid))];
         let second = first.succeeded_by(|| ());
         same_tick += usize::from(judge::look(second.pid).unwrap().start == known[0].start);
 
@@ -74,7 +74,7 @@ fn a_successor_after_the_first_clock_tick_is_told_apart_without_a_kernel_handle(
         return;
     }
     let first: Vec<_> = (0..ROUNDS).map(|_| Forked::new()).collect();
-    eventually("the tick has passed", || identify(first[ROUNDS - 1].pid).settled);
+    eventually("the tick has passed", || glance(first[ROUNDS - 1].pid).settled);
     let known: Vec<_> = first.iter().map(|one| stripped(&identify(one.pid))).collect();
     for identity in &known {
         assert!(identity.settled);
@@ -88,6 +88,23 @@ fn a_successor_after_the_first_clock_tick_is_told_apart_without_a_kernel_handle(
     let report = kill_tree(known, true);
     assert_eq!((report.killed, report.survivors.len()), (0, 0));
     assert!(second.iter().all(Forked::is_untouched));
+}
+
+#[test]
+fn an_identity_that_was_waited_for_is_never_the_successors() {
+    if !can_choose_pids() {
+        return;
+    }
+    for round in 0..TREE_ROUNDS {
+        let first = Forked::new();
+        let identity = identify(first.pid);
+        assert!(identity.is_exact(), "round {round}");
+        assert!(matches!(Process::reopen(&identity, None).unwrap(), Found::Same(_)));
+        let second = first.succeeded_by(|| ());
+        assert_eq!(reopen(&identity), Outcome::Gone, "round {round}");
+        assert!(!Process::still_runs(&identity).unwrap(), "round {round}");
+        assert!(second.is_untouched());
+    }
 }
 
 /// A successor of `first`, and a child of it.
@@ -122,10 +139,10 @@ fn spares_the_successors_tree(known: impl Fn(&Forked) -> Identity) {
 
 #[test]
 fn a_tree_does_not_grow_from_the_successor_of_its_root() {
-    spares_the_successors_tree(|first| identify(first.pid));
+    spares_the_successors_tree(|first| glance(first.pid));
 }
 
 #[test]
 fn a_tree_does_not_grow_from_a_root_that_may_be_another_process() {
-    spares_the_successors_tree(|first| stripped(&identify(first.pid)));
+    spares_the_successors_tree(|first| stripped(&glance(first.pid)));
 }

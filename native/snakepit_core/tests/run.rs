@@ -9,11 +9,13 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use snakepit_core::Pid;
 use snakepit_core::marker::{self, Owner};
 use snakepit_core::run::{self, Users};
 use snakepit_core::run_id::RunId;
 use support::pidfd::{Stray, catch_all};
+use support::refusal::refusing;
 use support::spawn::Spawned;
 use support::{NOBODY, eventually, fixture, is_root, judge, plan};
 
@@ -166,6 +168,17 @@ fn the_stubborn_are_killed_and_counted_as_such() {
     let report = run::stop(run_id, Users::Own, &plan(GRACE)).unwrap();
     assert_eq!((report.stopped, report.killed, report.survivors.len()), (1, 10, 0));
     assert!(!stubborn.lives() && !polite.lives() && !children.iter().any(Stray::lives));
+}
+
+#[test]
+fn one_that_may_not_be_signalled_is_named_and_the_others_are_ended() {
+    let run_id = RunId::generate().unwrap();
+    let [guarded, polite] = [(); 2].map(|()| Spawned::start(&mut marked(&run_id.to_string())));
+    let work = || run::stop(run_id, Users::Own, &plan(GRACE)).unwrap();
+    let Some(report) = refusing(&[guarded.raw()], Errno::EACCES, work) else { return };
+    let survivors: Vec<i32> = report.survivors.iter().map(|one| one.pid.as_raw()).collect();
+    assert_eq!((report.stopped, report.killed, survivors), (1, 0, vec![guarded.raw()]));
+    assert!(guarded.is_untouched() && !polite.lives());
 }
 
 #[test]

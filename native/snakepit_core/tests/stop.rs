@@ -8,12 +8,14 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use snakepit_core::Identity;
 use snakepit_core::stop::{self, Outcome};
 use support::fork::{Forked, can_choose_pids};
 use support::pidfd::{Stray, catch_all};
+use support::refusal::refusing;
 use support::spawn::Spawned;
-use support::{NOBODY, as_user, fixture, identify, is_root, plan};
+use support::{NOBODY, as_user, fixture, glance, identify, is_root, judge, plan};
 
 const GRACE: Duration = Duration::from_millis(400);
 
@@ -66,10 +68,12 @@ fn the_successor_of_a_target_is_left_alone_among_others() {
         return;
     }
     let (before, after) = (Spawned::polite(), Spawned::stubborn());
+    let (before_it, behind_it) = (before.identity(), after.identity());
     let first = Forked::new();
-    let targets = [before.identity(), identify(first.pid), after.identity()];
-    let certain = targets[1].handle.is_some() || targets[1].settled;
+    let targets = [before_it, glance(first.pid), behind_it];
     let second = first.succeeded_by(|| ());
+    let other_tick = judge::look(second.pid).unwrap().start != targets[1].start;
+    let certain = targets[1].is_exact() || other_tick;
     let outcomes = stop::stop(&targets, None, &plan(GRACE)).unwrap();
     let spared = if certain { Outcome::Gone } else { Outcome::Ambiguous };
     assert_eq!(outcomes, [Outcome::Stopped, spared, Outcome::Killed]);
@@ -108,6 +112,19 @@ fn a_process_that_may_not_be_signalled_does_not_keep_the_others_alive() {
     assert_eq!(outcomes, [Outcome::NotPermitted, Outcome::Stopped]);
     assert!(foreign.is_untouched());
     assert!(!own.lives());
+}
+
+#[test]
+fn whatever_the_kernel_refuses_one_with_the_others_are_ended() {
+    for errno in [Errno::EACCES, Errno::EPERM, Errno::EAGAIN, Errno::EINVAL] {
+        let (first, guarded, last) = (Spawned::polite(), Spawned::polite(), Spawned::stubborn());
+        let targets = [first.identity(), guarded.identity(), last.identity()];
+        let stop = || stop::stop(&targets, None, &plan(GRACE)).unwrap();
+        let Some(outcomes) = refusing(&[guarded.raw()], errno, stop) else { return };
+        let expected = [Outcome::Stopped, Outcome::NotPermitted, Outcome::Killed];
+        assert_eq!(outcomes, expected, "{errno}");
+        assert!(guarded.is_untouched() && !first.lives() && !last.lives(), "{errno}");
+    }
 }
 
 #[test]

@@ -6,10 +6,13 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use snakepit_core::Identity;
 use snakepit_core::table::Columns;
 use snakepit_core::tree::{self, Report, Roots};
+use support::fork::Forked;
 use support::pidfd::{Stray, catch_all};
+use support::refusal::refusing;
 use support::spawn::Spawned;
 use support::{eventually, fixture, judge};
 
@@ -116,6 +119,34 @@ fn this_process_and_its_ancestors_are_no_part_of_a_tree() {
     let listed = |pid: i32| list.iter().any(|identity| identity.pid.as_raw() == pid);
     assert!(!listed(own) && !listed(own_session));
     assert!(listed(top.raw()) && descendants.iter().all(|one| listed(one.pid)));
+}
+
+#[test]
+fn a_member_that_may_not_be_signalled_is_named_and_the_others_are_killed() {
+    for (freeze, errno) in [(true, Errno::EACCES), (false, Errno::EPERM), (true, Errno::EAGAIN)] {
+        let (top, descendants) = family();
+        let guarded = &descendants[2];
+        let work = || kill(vec![top.identity()], freeze);
+        let Some(report) = refusing(&[guarded.pid], errno, work) else { return };
+        let named: Vec<i32> = report.survivors.iter().map(|one| one.pid.as_raw()).collect();
+        assert_eq!((report.killed, named), (5, vec![guarded.pid]), "{errno}");
+        assert!(guarded.is_untouched() && !top.lives(), "{errno}");
+        assert_eq!(descendants.iter().filter(|one| one.lives()).count(), 1, "{errno}");
+    }
+}
+
+#[test]
+fn what_was_forked_a_moment_ago_is_listed_for_good() {
+    // Enough for some to be in their first tick.
+    for _ in 0..20 {
+        let children: Vec<_> = (0..40).map(|_| Forked::new()).collect();
+        let own = support::identify(std::process::id().try_into().unwrap());
+        let list = roots(vec![own], false).list().unwrap();
+        for child in &children {
+            let listed = list.iter().find(|one| one.pid.as_raw() == child.pid).unwrap();
+            assert!(listed.is_exact(), "{listed:?}");
+        }
+    }
 }
 
 #[test]

@@ -30,7 +30,7 @@ use snakepit_core::run_state::RunState;
 use snakepit_core::stop::{self, Plan};
 use snakepit_core::table::{Columns, Entry};
 use snakepit_core::wire::{self, Request};
-use snakepit_core::{Error, Process, Signal, adopted, obituary};
+use snakepit_core::{Error, Pid, Process, Signal, adopted, obituary};
 
 use ledger_terms::{
     ContentsTerm, DeadRunTerm, JournalResource, LockResource, MemberTerm, ObituaryTerm,
@@ -91,14 +91,19 @@ fn signal_valid(signal: Term) -> bool {
     signal.decode::<SignalTerm>().is_ok()
 }
 
-/// `Snakepit.Native.process_lookup/1`. A few system calls, none of which blocks.
+/// `Snakepit.Native.process_identify/1`: who has this pid now; ambiguous where only time will tell. A
+/// few system calls, none of which blocks.
 #[rustler::nif]
-fn process_lookup(os_pid: PidTerm) -> Answer<ProcessTerm> {
-    let pid = os_pid.pid()?;
-    match Process::open(pid)? {
-        Some(process) if process.is_alive()? => Ok(ProcessTerm(process.identity().clone())),
-        _ => Err(Error::NoSuchProcess(pid.as_raw().into()).into()),
-    }
+fn process_identify(os_pid: PidTerm) -> Answer<ProcessTerm> {
+    let process = living(os_pid.pid()?, Process::open)?;
+    let identity = process.settled_identity().ok_or(Error::Ambiguous(process.pid()))?;
+    Ok(ProcessTerm(identity))
+}
+
+/// `Snakepit.Native.process_settle/1`: who has this pid now, in any case. May wait 10 ms.
+#[rustler::nif(schedule = "DirtyIo")]
+fn process_settle(os_pid: PidTerm) -> Answer<ProcessTerm> {
+    Ok(ProcessTerm(living(os_pid.pid()?, Process::open_settled)?.identity().clone()))
 }
 
 /// `Snakepit.Native.process_alive/1`.
@@ -335,6 +340,16 @@ fn user_lookup(name: String) -> Answer<(u32, u32, Vec<u32>)> {
 #[rustler::nif(schedule = "DirtyIo")]
 fn group_lookup(name: String) -> Answer<u32> {
     Ok(account::group(&name)?)
+}
+
+fn living(
+    pid: Pid,
+    open: impl FnOnce(Pid) -> Result<Option<Process>, Error>,
+) -> Result<Process, Error> {
+    match open(pid)? {
+        Some(process) if process.is_alive()? => Ok(process),
+        _ => Err(Error::NoSuchProcess(pid.as_raw().into())),
+    }
 }
 
 fn open(identity: &IdentityTerm) -> Result<Process, Error> {

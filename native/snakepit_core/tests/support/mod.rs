@@ -12,6 +12,7 @@ pub mod fork;
 pub mod freezer;
 pub mod judge;
 pub mod pidfd;
+pub mod refusal;
 pub mod spawn;
 
 /// A user that owns nothing else on the machine.
@@ -68,6 +69,12 @@ pub fn pid(number: i32) -> Pid {
 /// Taken by the code under test.
 #[track_caller]
 pub fn identify(number: i32) -> Identity {
+    Process::open_settled(pid(number)).unwrap().expect("there is such a process").identity().clone()
+}
+
+/// The same without waiting: before Linux 6.14 it does not name a process in its first tick for good.
+#[track_caller]
+pub fn glance(number: i32) -> Identity {
     Process::open(pid(number)).unwrap().expect("there is such a process").identity().clone()
 }
 

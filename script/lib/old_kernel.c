@@ -1,0 +1,135 @@
+/* Runs a command as on an older kernel: a seccomp filter lets the calls that are named fail, with the errno
+ * that a kernel without them has. The filter is inherited by everything that the command starts.
+ *
+ *   old_kernel handles,groups,close_range COMMAND [ARGUMENT...]
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#define ARCHITECTURE AUDIT_ARCH_X86_64
+#elif defined(__aarch64__)
+#define ARCHITECTURE AUDIT_ARCH_AARCH64
+#else
+#error "old_kernel knows the system calls of x86_64 and aarch64"
+#endif
+
+/* The same numbers on both; headers of older systems do not have them all. */
+enum { PIDFD_SEND_SIGNAL = 424, PIDFD_OPEN = 434, CLONE3 = 435, CLOSE_RANGE = 436 };
+
+struct feature {
+    const char *name;
+    unsigned int call;
+    int error;
+    int flags; /* the argument that must not be 0 for the call to fail; -1 if it always fails */
+};
+
+static const struct feature features[] = {
+    {"handles", SYS_name_to_handle_at, EOPNOTSUPP, -1}, /* pidfds have file handles since Linux 6.14 */
+    {"groups", PIDFD_SEND_SIGNAL, EINVAL, 3},           /* PIDFD_SIGNAL_PROCESS_GROUP: 6.9 */
+    {"close_range", CLOSE_RANGE, ENOSYS, -1},           /* 5.9 */
+    {"clone3", CLONE3, ENOSYS, -1},                     /* 5.3 */
+    {"pidfd_open", PIDFD_OPEN, ENOSYS, -1},             /* 5.3 */
+};
+enum { FEATURES = sizeof features / sizeof features[0] };
+
+static struct sock_filter filter[4 + 5 * FEATURES];
+static unsigned short length;
+
+static void add(unsigned short code, unsigned int value, unsigned char if_true, unsigned char if_false)
+{
+    filter[length++] = (struct sock_filter){code, if_true, if_false, value};
+}
+
+static void load(size_t offset)
+{
+    add(BPF_LD | BPF_W | BPF_ABS, (unsigned int)offset, 0, 0);
+}
+
+static void answer(unsigned int value)
+{
+    add(BPF_RET | BPF_K, value, 0, 0);
+}
+
+static void take_away(const struct feature *feature)
+{
+    const unsigned short equal = BPF_JMP | BPF_JEQ | BPF_K;
+    unsigned int refusal = SECCOMP_RET_ERRNO | (unsigned int)feature->error;
+    load(offsetof(struct seccomp_data, nr));
+    if (feature->flags < 0) {
+        add(equal, feature->call, 0, 1);
+        answer(refusal);
+        return;
+    }
+    add(equal, feature->call, 0, 3);
+    /* Flags are 32 bits wide, and both machines store the lower half first. */
+    load(offsetof(struct seccomp_data, args) + 8 * (size_t)feature->flags);
+    add(equal, 0, 1, 0);
+    answer(refusal);
+}
+
+/* Marks what the list names. Whether there is such a thing for each name. */
+static int read_list(char *list, int wanted[FEATURES])
+{
+    for (char *name = strtok(list, ","); name != NULL; name = strtok(NULL, ",")) {
+        int known = 0;
+        for (int i = 0; i < FEATURES; i++) {
+            int same = strcmp(features[i].name, name) == 0;
+            wanted[i] |= same;
+            known |= same;
+        }
+        if (!known) {
+            fprintf(stderr, "old-kernel: nothing is called '%s'; see --help\n", name);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int install(void)
+{
+    struct sock_fprog program = {length, filter};
+    unsigned int flags = 0;
+#ifdef SECCOMP_FILTER_FLAG_SPEC_ALLOW
+    /* Otherwise kernels before 5.16 slow the command down, which has nothing to do with what is asked for. */
+    flags = SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+#endif
+    return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3) {
+        fputs("usage: old_kernel LIST COMMAND [ARGUMENT...]\n", stderr);
+        return 2;
+    }
+    /* A call of another architecture has other numbers. */
+    load(offsetof(struct seccomp_data, arch));
+    add(BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0);
+    answer(SECCOMP_RET_ALLOW);
+    int wanted[FEATURES] = {0};
+    if (!read_list(argv[1], wanted))
+        return 2;
+    for (int i = 0; i < FEATURES; i++)
+        if (wanted[i])
+            take_away(&features[i]);
+    answer(SECCOMP_RET_ALLOW);
+    /* Order: only who may not do without gives up set-user-id programs for it. */
+    if (install() != 0 && (errno != EACCES || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || install() != 0)) {
+        perror("old-kernel: seccomp");
+        return 126;
+    }
+    execvp(argv[2], argv + 2);
+    int missing = errno == ENOENT;
+    fprintf(stderr, "old-kernel: %s: %s\n", argv[2], strerror(errno));
+    return missing ? 127 : 126;
+}
