@@ -140,6 +140,11 @@ defmodule Snakepit.Pool.PIDLedger do
 
   @impl true
   def init(_opts) do
+    # The supervisor above has given up and closed the run. There is nothing to go on with.
+    if RunState.current() == :terminated, do: {:stop, :terminated}, else: open()
+  end
+
+  defp open do
     Process.flag(:trap_exit, true)
     run = Run.current!()
     config = Config.fetch!()
