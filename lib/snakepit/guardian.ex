@@ -27,6 +27,8 @@ defmodule Snakepit.Guardian do
     * `{Snakepit.Guardian, id, {:exited, exit, tail}}` at once, with a map of status, signal and
       resource usage, and the end of the output
     * `{Snakepit.Guardian, id, {:tree_gone, killed}}` when nothing that the child started is left
+    * `{Snakepit.Guardian, id, {:survivors, os_pids}}` instead, when what is left cannot be ended. If the
+      child itself is among them, there was no `:exited` before
 
   When the owner dies, the child and its tree are killed.
 
@@ -40,8 +42,8 @@ defmodule Snakepit.Guardian do
   killed, the guardian ends everything and then itself, and the next one starts when it has.
   """
 
-  alias Snakepit.{Command, Error, Native}
-  alias Snakepit.Guardian.Server
+  alias Snakepit.{Command, Error, Native, Run}
+  alias Snakepit.Guardian.{Grace, Server}
   alias Snakepit.Pool.ProcessRegistry
 
   @call_timeout 60_000
@@ -93,14 +95,21 @@ defmodule Snakepit.Guardian do
   end
 
   @doc """
-  Ends all children and everything that descends from them, in one grace period.
+  Ends all children that there are now, and everything that descends from them; returns when those are
+  gone. Children that are started meanwhile live on.
+
+  Each gets the stop signal of its command, and SIGKILL after the `:stop_timeout` of its command, or after
+  `:timeout_ms` (2000) if it has none. With `strict: true`, `:timeout_ms` holds for all.
   """
   @spec stop_all(keyword()) ::
           {:ok, %{stopped: integer(), killed: integer()}} | {:error, Error.t()}
   def stop_all(opts \\ []) do
-    opts = Keyword.validate!(opts, timeout_ms: 2_000)
+    opts = Keyword.validate!(opts, timeout_ms: 2_000, strict: false)
     check_stop!(opts)
-    call({:stop_all, opts[:timeout_ms]}, :stop_all, opts[:timeout_ms])
+    timeout = opts[:timeout_ms]
+    strict? = opts[:strict]
+    longest = if strict?, do: timeout, else: max(timeout, Grace.longest(Run.current()))
+    call({:stop_all, timeout, strict?}, :stop_all, longest)
   end
 
   @doc "The end of a child's output so far."
@@ -215,6 +224,10 @@ defmodule Snakepit.Guardian do
     for {:timeout_ms, ms} <- opts, ms not in 0..@longest_grace_ms do
       raise ArgumentError,
             "expected :timeout_ms to be from 0 to #{@longest_grace_ms}, got: #{inspect(ms)}"
+    end
+
+    for {:strict, strict?} <- opts, not is_boolean(strict?) do
+      raise ArgumentError, "expected :strict to be true or false, got: #{inspect(strict?)}"
     end
   end
 

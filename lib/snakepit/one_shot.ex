@@ -17,6 +17,9 @@ defmodule Snakepit.OneShot do
   # What an error shows of the output.
   @tail_bytes 4_000
 
+  # What the tree of a program that has ended, or is interrupted, gets to end by itself.
+  @stop_timeout 2_000
+
   @common [:input, stderr_to_stdout: false]
 
   @enforce_keys [:id, :child, :guardian, :socket]
@@ -231,7 +234,7 @@ defmodule Snakepit.OneShot do
       raise ArgumentError, "unknown option #{inspect(key)}"
     end
 
-    {Keyword.validate!(given, own), rest}
+    {Keyword.validate!(given, own), Keyword.put_new(rest, :stop_timeout, @stop_timeout)}
   end
 
   defp check!(own) do

@@ -103,7 +103,8 @@ defmodule Snakepit.Reaper do
   # they were promised. One that does not finish is ended.
   defp await_guardians(dead, config) do
     guardians = for %{guardian: guardian} when guardian != nil <- dead, do: guardian
-    patience = config.watchdog.grace_period_ms + @guardian_slack_ms
+    graces = for one <- dead, do: one.grace
+    patience = Enum.max([config.watchdog.grace_period_ms | graces]) + @guardian_slack_ms
 
     with {:ok, [_ | _] = left} <- Native.process_await(guardians, patience) do
       identities = for {_os_pid, identity} <- left, do: identity

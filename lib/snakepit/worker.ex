@@ -36,7 +36,7 @@ defmodule Snakepit.Worker do
   | `:output` | who gets what it writes: `:quiet` (default), `:logger`, `{:send, pid}`, a function |
   | `:ready` | when it counts as started, see below (`nil`: when it runs) |
   | `:ready_timeout` | how long that may take (15000) |
-  | `:stop_signal`, `:stop_timeout` | how it is asked to end, and for how long (`:sigterm`, 2000) |
+  | `:stop_signal`, `:stop_timeout`, `:kill_mode` | how it is asked to end, for how long, and who is asked first (`:sigterm`, 2000, `:tree`); see below |
   | `:heartbeat` | `true`, `false`, or `:ping_interval`, `:timeout_threshold` and `:max_missed_heartbeats`, see `Snakepit.HeartbeatMonitor` (the configuration's) |
   | `:ping` | a function that asks it for a sign of life, instead of the lifeline |
   | `:user`, `:group`, `:groups`, `:nice`, `:rlimits`, `:oom_score_adj` | who and how much; see `Snakepit.Command` |
@@ -76,6 +76,10 @@ defmodule Snakepit.Worker do
 
   On `:normal` and `:shutdown` the process gets `:stop_signal` and, after `:stop_timeout`, SIGKILL; on
   any other reason SIGKILL at once. A worker is gone when its tree and its entry are.
+
+  `:stop_signal`, `:stop_timeout` and `:kill_mode` hold in every ending, also when the BEAM dies: see
+  `Snakepit.Command`. The time is the whole tree's. A worker that gives no `:stop_timeout` has 2000 ms
+  when it is stopped itself, and what the configuration says in other endings.
   """
 
   alias Snakepit.{Error, Guardian, HeartbeatMonitor, Native}

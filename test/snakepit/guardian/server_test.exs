@@ -170,7 +170,7 @@ defmodule Snakepit.Guardian.ServerTest do
       assert GenServer.call(server, {:stop, 7, :sigterm, 0}) ==
                {:error, %Error{operation: :stop, reason: :survivors, os_pids: [70, 71]}}
 
-      assert GenServer.call(server, {:stop_all, 0}) ==
+      assert GenServer.call(server, {:stop_all, 0, false}) ==
                {:error, %Error{operation: :stop_all, reason: :survivors, os_pids: [72]}}
 
       assert GenServer.stop(server) == :ok
