@@ -154,7 +154,7 @@ defmodule Snakepit.OneShot do
   defp conclude(shot, state, deadline) do
     case await_gone(shot, left(deadline)) do
       {:ok, status} -> {state.collector.(state.acc, :done), status}
-      {:error, %Error{reason: reason}} -> give_up(state, error(reason, state))
+      {:error, error} -> give_up(state, %{error(error.reason, state) | os_pids: error.os_pids})
     end
   end
 
@@ -179,7 +179,8 @@ defmodule Snakepit.OneShot do
   # How the process ended, once its whole tree has.
   defp await_gone(%{child: %{id: id}, guardian: guardian} = shot, timeout) do
     receive do
-      {Guardian, ^id, {:exited, exit, _tail}} -> await_tree_gone(shot, exit)
+      {Guardian, ^id, {:exited, exit, _tail}} -> await_tree_gone(shot, exit, timeout)
+      {Guardian, ^id, {:survivors, os_pids}} -> {:error, survivors(os_pids)}
       {Guardian, ^id, :guardian_down} -> {:error, guardian_down()}
       {:DOWN, ^guardian, :process, _server, _reason} -> {:error, guardian_down()}
     after
@@ -187,14 +188,20 @@ defmodule Snakepit.OneShot do
     end
   end
 
-  # The guardian may be killed while it ends the rest: then nobody says that it is gone.
-  defp await_tree_gone(%{child: %{id: id}, guardian: guardian}, exit) do
+  # The guardian may be killed while it ends the rest: then nobody says that it is gone. What is left
+  # when the time is up is killed; the program itself was in time.
+  defp await_tree_gone(%{child: %{id: id}, guardian: guardian} = shot, exit, timeout) do
     receive do
       {Guardian, ^id, {:tree_gone, _killed}} -> {:ok, status(exit)}
+      {Guardian, ^id, {:survivors, os_pids}} -> {:error, survivors(os_pids)}
       {Guardian, ^id, :guardian_down} -> {:error, guardian_down()}
       {:DOWN, ^guardian, :process, _server, _reason} -> {:error, guardian_down()}
+    after
+      timeout -> with :ok <- Launch.kill(shot.child), do: {:ok, status(exit)}
     end
   end
+
+  defp survivors(os_pids), do: %Error{operation: :cmd, reason: :survivors, os_pids: os_pids}
 
   defp guardian_down, do: %Error{operation: :cmd, reason: :guardian_down}
 

@@ -73,6 +73,7 @@ defmodule Snakepit.Worker do
   | `{:exit_signal, :sigkill}` | a signal ended it |
   | `:heartbeat_timeout` | it gave no sign of life |
   | `:guardian_down` | the guardian died, and the kernel ended it |
+  | `{:survivors, os_pids}` | it, or what it has started, cannot be ended |
 
   On `:normal` and `:shutdown` the process gets `:stop_signal` and, after `:stop_timeout`, SIGKILL; on
   any other reason SIGKILL at once. A worker is gone when its tree and its entry are.

@@ -6,6 +6,7 @@ defmodule Snakepit.Worker.Ending do
   require Logger
 
   alias Snakepit.{Error, Guardian, Telemetry}
+  alias Snakepit.Pool.ProcessRegistry
   alias Snakepit.Worker.{Launch, Output, Tail}
 
   # What is in a connection whose other side is gone arrives at once.
@@ -22,11 +23,18 @@ defmodule Snakepit.Worker.Ending do
     tail = tail(worker)
     Output.close(worker.output, describe(worker.exit, reason))
     stop_monitor(worker.monitor)
-    forgotten = Launch.forget(worker.options.id, worker.child)
-    answer = if answer == :ok, do: forgotten, else: answer
+    answer = forget(worker, answer)
     tell(worker, reason, tail)
     cleaned_up(worker, method, answer, begun)
     {answer, %{worker | child: nil, output: nil, monitor: nil}}
+  end
+
+  defp forget(worker, :ok), do: Launch.forget(worker.options.id, worker.child)
+
+  # Without waiting for it. If its leader is still there the entry stays, and the auditor comes by.
+  defp forget(worker, error) do
+    ProcessRegistry.unregister_worker(worker.options.id)
+    error
   end
 
   @doc "Ends the tree, and has the rest of its output; everything else is still there."
@@ -80,6 +88,10 @@ defmodule Snakepit.Worker.Ending do
     do: {:not_ready, "the :ready function crashed: #{Exception.format_exit(reason)}"}
 
   defp end_tree(%{tree_gone?: true}, _how), do: {:ok, :exited}
+
+  # The guardian has tried, and asking it again does not help.
+  defp end_tree(%{survivors: [_ | _] = os_pids}, how),
+    do: {{:error, %Error{operation: :stop, reason: :survivors, os_pids: os_pids}}, how}
 
   defp end_tree(worker, how) do
     {signal, timeout} =
@@ -152,6 +164,9 @@ defmodule Snakepit.Worker.Ending do
 
   defp describe(_exit, :heartbeat_timeout), do: "gave no heartbeats and was ended"
   defp describe(_exit, :guardian_down), do: "was lost with the guardian"
+
+  defp describe(_exit, {:survivors, os_pids}),
+    do: "cannot be ended; still there are #{Error.pids(os_pids)}"
 
   defp describe({%{signal: signal}, _tail}, _reason) when signal != nil,
     do: "was ended by #{signal}"

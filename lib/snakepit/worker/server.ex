@@ -11,7 +11,7 @@ defmodule Snakepit.Worker.Server do
   alias Snakepit.Worker.{Ending, Launch, Options, Output, Readiness}
 
   # In the report of a crash: not the environment, which may hold secrets.
-  @derive {Inspect, only: [:options, :exit, :tree_gone?]}
+  @derive {Inspect, only: [:options, :exit, :tree_gone?, :survivors]}
   @enforce_keys [:options, :child, :guardian, :output, :monitor, :started_at]
   defstruct [
     :options,
@@ -22,6 +22,8 @@ defmodule Snakepit.Worker.Server do
     :started_at,
     exit: nil,
     tree_gone?: false,
+    # Those of its tree that the kernel does not let anybody end.
+    survivors: [],
     ended: nil
   ]
 
@@ -202,6 +204,10 @@ defmodule Snakepit.Worker.Server do
 
   defp hear({:tree_gone, _killed}, %{exit: {exit, _tail}} = worker),
     do: {:stop, Ending.reason(exit), %{worker | tree_gone?: true}}
+
+  # Perhaps without an exit before it: then its leader is one of them.
+  defp hear({:survivors, os_pids}, worker),
+    do: {:stop, {:survivors, os_pids}, %{worker | survivors: os_pids}}
 
   @impl true
   def terminate(_reason, %{child: nil}), do: :ok
