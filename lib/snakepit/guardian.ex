@@ -38,7 +38,8 @@ defmodule Snakepit.Guardian do
   ## When the guardian dies
 
   The kernel kills its children. This process sweeps up what else carries the run's marks, fails
-  those who wait with `:guardian_down`, and ends; its supervisor starts both anew. If this process is
+  those who wait with `:guardian_down`, and ends; its supervisor starts both anew, and workers start
+  their processes again. If this process is
   killed, the guardian ends everything and then itself, and the next one starts when it has.
   """
 
