@@ -51,6 +51,8 @@ defmodule Snakepit.Guardian do
   @connect_timeout 5_000
   # Some weeks. With what a call may take on top of it, it is still one that a timer can wait for.
   @longest_grace_ms 0x7FFFFFFF
+  # What is read at once from a socket of the `:socket` module, which reads 8 KiB by itself.
+  @read_bytes 65_536
   @no_door [:econnrefused, :enoent, :econnreset, :epipe, :closed]
 
   @type child :: %{id: pos_integer(), os_pid: pos_integer(), identity: binary()}
@@ -158,7 +160,8 @@ defmodule Snakepit.Guardian do
     with {:ok, path} <- door(),
          {:ok, socket} <- :socket.open(:local, :stream) do
       shown =
-        with :ok <- :socket.connect(socket, %{family: :local, path: path}),
+        with :ok <- :socket.setopt(socket, {:otp, :rcvbuf}, @read_bytes),
+             :ok <- :socket.connect(socket, %{family: :local, path: path}),
              do: :socket.send(socket, token)
 
       connected(shown, socket, token)
@@ -167,17 +170,18 @@ defmodule Snakepit.Guardian do
     end
   end
 
+  # One that is gone leaves a path that leads nowhere, until the next one has a door of its own.
   defp door do
-    case call(:socket, :connect) do
+    case Server.door(Run.current()) do
+      nil ->
+        {:error, :closed}
+
       "" ->
         detail = "no socket can be made in the run's directory, nor in the temporary one"
         {:error, %Error{operation: :connect, reason: :enotconn, detail: detail}}
 
-      path when is_binary(path) ->
+      path ->
         {:ok, path}
-
-      {:error, error} ->
-        {:error, error}
     end
   end
 

@@ -23,7 +23,7 @@ defmodule Snakepit.OneShot do
   @common [:input, stderr_to_stdout: false]
 
   @enforce_keys [:id, :child, :guardian, :socket]
-  defstruct [:id, :child, :guardian, :socket]
+  defstruct [:id, :child, :guardian, :socket, gone?: false]
 
   @doc false
   def cmd(program, args, opts) do
@@ -83,7 +83,7 @@ defmodule Snakepit.OneShot do
   # Order: the process has closed its output, and ends; how is known when it has.
   defp conclude!(shot) do
     case await_gone(shot, :infinity) do
-      {:ok, 0} -> shot
+      {:ok, 0} -> %{shot | gone?: true}
       {:ok, status} -> raise failure(:exit_status, status)
       {:error, error} -> raise error
     end
@@ -119,23 +119,23 @@ defmodule Snakepit.OneShot do
     deadline = deadline(own[:timeout])
 
     try do
-      case read(shot, state, deadline, own[:max_output] || :infinity) do
-        {:ok, state} -> conclude(shot, state, deadline)
-        {:error, reason, state} -> give_up(state, error(reason, state))
-      end
+      {ended, state} = read(shot, state, deadline, own[:max_output] || :infinity)
+      ended = if ended == :ok, do: await_gone(shot, left(deadline)), else: ended
+      # Order: first, because collecting may take long or fail.
+      discard(%{shot | gone?: match?({:ok, _status}, ended)})
+      conclude(ended, state)
     catch
       kind, reason ->
+        discard(shot)
         state.collector.(state.acc, :halt)
         :erlang.raise(kind, reason, __STACKTRACE__)
-    after
-      discard(shot)
     end
   end
 
   defp read(shot, state, deadline, max) do
     case receive_packet(shot, left(deadline)) do
       {:ok, data} when state.size + byte_size(data) > max ->
-        {:error, :max_output, state}
+        {{:error, %Error{operation: :cmd, reason: :max_output}}, state}
 
       {:ok, data} ->
         acc = state.collector.(state.acc, {:cont, data})
@@ -147,24 +147,19 @@ defmodule Snakepit.OneShot do
         {:ok, state}
 
       {:error, :timeout} ->
-        {:error, :timeout, state}
+        {{:error, %Error{operation: :cmd, reason: :timeout}}, state}
     end
   end
 
-  defp conclude(shot, state, deadline) do
-    case await_gone(shot, left(deadline)) do
-      {:ok, status} -> {state.collector.(state.acc, :done), status}
-      {:error, error} -> give_up(state, %{error(error.reason, state) | os_pids: error.os_pids})
-    end
-  end
+  defp conclude({:ok, status}, state), do: {state.collector.(state.acc, :done), status}
+
+  defp conclude({:error, error}, state),
+    do: give_up(state, %{error | output: Tail.content(state.tail)})
 
   defp give_up(state, error) do
     state.collector.(state.acc, :halt)
     {:error, error}
   end
-
-  defp error(reason, state),
-    do: %Error{operation: :cmd, reason: reason, output: Tail.content(state.tail)}
 
   # A process that has not read all of its input leaves its connection reset, once all is read.
   defp receive_packet(%{socket: socket}, timeout) do
@@ -214,11 +209,14 @@ defmodule Snakepit.OneShot do
     end
   end
 
-  # Whether it has ended or not.
+  # Whether it has ended or not. One whose tree is gone needs no end, and no message of it is left.
   defp discard(shot) do
-    Launch.kill(shot.child)
+    unless shot.gone?, do: Launch.kill(shot.child)
     Process.demonitor(shot.guardian, [:flush])
-    :socket.close(shot.socket)
+
+    # By a process of its own: to close it waits for a thread of the BEAM's that does what may block, and
+    # nobody waits for what comes of it.
+    spawn(:socket, :close, [shot.socket])
     Launch.forget(shot.id, shot.child)
   end
 

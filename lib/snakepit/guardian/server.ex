@@ -31,6 +31,10 @@ defmodule Snakepit.Guardian.Server do
   @doc "The markers of this run, with an empty worker id."
   def markers, do: :persistent_term.get({__MODULE__, :markers})
 
+  @doc "Where the guardian of a run takes connections; `nil` if there is none."
+  def door(nil), do: nil
+  def door(run), do: :persistent_term.get({__MODULE__, :door, run.id}, nil)
+
   @doc "The environment that the guardian was started with."
   def environment, do: :persistent_term.get({__MODULE__, :environment})
 
@@ -55,6 +59,7 @@ defmodule Snakepit.Guardian.Server do
          {:ok, process} <- process(os_pid, identity),
          :ok <- PIDLedger.register_guardian(process.identity) do
       Predecessor.note(run, process.identity)
+      :persistent_term.put({__MODULE__, :door, run.id}, socket)
       metadata = %{beam_pid: String.to_integer(System.pid()), guardian_pid: os_pid}
       Telemetry.execute([:snakepit, :watchdog, :started], %{count: 1}, metadata)
 
@@ -143,7 +148,6 @@ defmodule Snakepit.Guardian.Server do
   end
 
   def handle_call(:os_pid, _from, state), do: {:reply, state.process.os_pid, state}
-  def handle_call(:socket, _from, state), do: {:reply, state.socket, state}
 
   @impl true
   def handle_info({port, {:data, frame}}, %{port: port} = state) do
@@ -215,6 +219,7 @@ defmodule Snakepit.Guardian.Server do
     for {_id, child} <- state.children, do: Child.fail(child, :guardian_down)
     Line.close(state.port)
     Native.process_await([state.process.identity], @guardian_end_ms)
+    :persistent_term.erase({__MODULE__, :door, state.run.id})
     Predecessor.forget(state.run)
   end
 end

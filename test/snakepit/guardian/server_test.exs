@@ -226,7 +226,7 @@ defmodule Snakepit.Guardian.ServerTest do
 
     test "is the reason of a worker that did not ask for its end" do
       Process.flag(:trap_exit, true)
-      _os_pid = with_child([@survivors], [])
+      _os_pid = with_child([@survivors], [@all_gone])
       {:ok, worker} = Worker.start_link(cmd: ["sleep", "600"])
       assert_receive {:EXIT, ^worker, {:survivors, [70, 71]}}, 5_000
     end
