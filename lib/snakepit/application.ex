@@ -72,9 +72,13 @@ defmodule Snakepit.Application do
   @impl true
   def stop(_state) do
     run = Run.current!()
-    last_look(run)
+    ending = RunState.ending()
+
+    # Order: the barrier has looked at the whole process table, and the guardian has ended after it, with
+    # everything below it. There is nobody to find then.
+    unless ending.terminated_by == :clean_shutdown, do: last_look(run)
     duration = System.monotonic_time(:millisecond) - run.begun
-    metadata = Map.put(RunState.ending(), :run_id, run.id)
+    metadata = Map.put(ending, :run_id, run.id)
     let_go(run)
 
     Telemetry.execute(
@@ -84,7 +88,7 @@ defmodule Snakepit.Application do
     )
   end
 
-  # Nothing can be there: the barrier has seen to that, and the guardian is gone.
+  # For a tree that gave up, or was told not to clean up.
   defp last_look(run) do
     with {:ok, [_ | _] = found} <- Native.run_members(run.id) do
       os_pids = Enum.map(found, & &1.os_pid)

@@ -46,7 +46,7 @@ defmodule Snakepit.Reaper do
   defp take_one(id, directory, instance) do
     cond do
       History.closed?(directory) ->
-        History.tidy(directory)
+        History.tidy_rest(directory)
         :closed
 
       # The run that this very BEAM descends from: to end that would be to end ourselves.

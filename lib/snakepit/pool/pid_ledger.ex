@@ -182,10 +182,8 @@ defmodule Snakepit.Pool.PIDLedger do
 
   @impl true
   def terminate(reason, state) do
-    state = carry(state)
-
-    # Restarted after a crash it goes on with the run; this is the end of it.
-    if orderly?(reason), do: finish(state)
+    # Restarted after a crash it goes on with the run; otherwise this is the end of it.
+    if orderly?(reason), do: finish(state), else: carry(state)
     :dets.close(state.table)
   end
 
