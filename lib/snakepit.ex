@@ -36,14 +36,17 @@ defmodule Snakepit do
   def run_id, do: Run.current!().id
 
   @doc """
-  Ends every process of this run and returns when they are gone. The registry is empty afterwards.
+  Ends every process that runs now and returns when those are gone, with their entries in the registry.
 
-  Supervisors that look after workers do what they do: they start them again.
+  Supervisors that look after workers do what they do: they start them again. What is started while this
+  is under way lives on.
+
+  Each process gets its own stop signal, and SIGKILL after its own `:stop_timeout`, or after the
+  `cleanup_on_stop_timeout_ms` of the configuration if it has none.
 
   ## Options
 
-    * `:timeout_ms` - how long they may take to end after SIGTERM, all together; by default the
-      `cleanup_on_stop_timeout_ms` of the configuration
+    * `:timeout_ms` - how long they may take to end, whatever their own `:stop_timeout`
 
   """
   @spec cleanup(keyword()) ::
@@ -51,9 +54,14 @@ defmodule Snakepit do
   def cleanup(opts \\ []) do
     opts = Keyword.validate!(opts, [:timeout_ms])
     config = Config.fetch!()
-    timeout = Keyword.get(opts, :timeout_ms, config.cleanup_on_stop_timeout_ms)
 
-    case ApplicationCleanup.run(timeout, config.force_kill_timeout_ms) do
+    {timeout, strict?} =
+      case Keyword.fetch(opts, :timeout_ms) do
+        {:ok, timeout} -> {timeout, true}
+        :error -> {config.cleanup_on_stop_timeout_ms, false}
+      end
+
+    case ApplicationCleanup.run(timeout, config.force_kill_timeout_ms, strict: strict?) do
       %{survivors: []} = report ->
         {:ok, Map.take(report, [:stopped, :killed])}
 
@@ -105,7 +113,9 @@ defmodule Snakepit do
     * `:max_output` - how many bytes it may write before it is killed
     * `:stderr_to_stdout` - whether errors are part of the output (`false`: they are thrown away)
 
-  and those of `Snakepit.Command` that say where, as whom, with which environment and limits.
+  and those of `Snakepit.Command` that say where, as whom, with which environment and limits, and how it
+  is ended; `:stop_timeout` is 2000 here. What a program leaves behind when it ends gets `:stop_signal`,
+  and SIGKILL after `:stop_timeout`, or when the `:timeout` is up.
   """
   @spec cmd(String.t(), [String.t()], keyword()) ::
           {Collectable.t(), non_neg_integer()} | {:error, Error.t()}
@@ -140,8 +150,8 @@ defmodule Snakepit do
 
     * `:timeout` - how long `fun` may take, in milliseconds; it is killed then, and this exits with
       `:timeout`. `:infinity` by default
-    * `:shutdown_timeout` - how long processes may take to end after SIGTERM; by default the
-      `cleanup_on_stop_timeout_ms` of the configuration
+    * `:shutdown_timeout` - how long processes may take to end, whatever their own `:stop_timeout`; by
+      default as for `cleanup/1`
     * `:halt` - `true` to stop the BEAM in good order afterwards, with status 0, or 1 if `fun` failed;
       `false` by default
 

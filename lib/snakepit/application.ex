@@ -21,30 +21,41 @@ defmodule Snakepit.Application do
     run = Run.create!(config)
     RunState.start()
 
-    # Started in this order, so that shutdown runs it backwards.
-    children = [
-      PIDLedger,
-      {Guardian, run: run, config: config},
-      ProcessRegistry,
-      ApplicationCleanup,
-      Auditor,
-      {DynamicSupervisor, name: Snakepit.WorkerSupervisor, strategy: :one_for_one},
-      # Last: nobody needs it, so nobody is taken along.
-      Rounds
-    ]
-
-    options = [
-      strategy: :rest_for_one,
-      name: Snakepit.Supervisor,
-      max_restarts: @max_restarts,
-      max_seconds: @max_seconds
-    ]
-
-    with {:error, _reason} = error <- Supervisor.start_link(children, options) do
+    with {:error, _reason} = error <- start_tree(run, config) do
       # Half a start is none.
       let_go(run)
       error
     end
+  end
+
+  # Started in this order, so that shutdown runs it backwards. Workers are no part of the inner tree:
+  # they outlive a guardian that is lost, and start their processes again by themselves.
+  defp start_tree(run, config) do
+    core = [
+      PIDLedger,
+      {Guardian, run: run, config: config},
+      ProcessRegistry,
+      ApplicationCleanup,
+      # Last: nobody needs them, so nobody is taken along.
+      Auditor,
+      Rounds
+    ]
+
+    children = [
+      supervisor(Snakepit.Supervisor, core, :rest_for_one),
+      {DynamicSupervisor, name: Snakepit.WorkerSupervisor, strategy: :one_for_one}
+    ]
+
+    Supervisor.start_link(children, options(Snakepit.RootSupervisor, :one_for_one))
+  end
+
+  defp supervisor(name, children, strategy) do
+    start = {Supervisor, :start_link, [children, options(name, strategy)]}
+    %{id: name, start: start, type: :supervisor}
+  end
+
+  defp options(name, strategy) do
+    [strategy: strategy, name: name, max_restarts: @max_restarts, max_seconds: @max_seconds]
   end
 
   @impl true
@@ -61,9 +72,13 @@ defmodule Snakepit.Application do
   @impl true
   def stop(_state) do
     run = Run.current!()
-    last_look(run)
+    ending = RunState.ending()
+
+    # Order: the barrier has looked at the whole process table, and the guardian has ended after it, with
+    # everything below it. There is nobody to find then.
+    unless ending.terminated_by == :clean_shutdown, do: last_look(run)
     duration = System.monotonic_time(:millisecond) - run.begun
-    metadata = Map.put(RunState.ending(), :run_id, run.id)
+    metadata = Map.put(ending, :run_id, run.id)
     let_go(run)
 
     Telemetry.execute(
@@ -73,7 +88,7 @@ defmodule Snakepit.Application do
     )
   end
 
-  # Nothing can be there: the barrier has seen to that, and the guardian is gone.
+  # For a tree that gave up, or was told not to clean up.
   defp last_look(run) do
     with {:ok, [_ | _] = found} <- Native.run_members(run.id) do
       os_pids = Enum.map(found, & &1.os_pid)

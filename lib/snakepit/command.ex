@@ -18,8 +18,23 @@ defmodule Snakepit.Command do
   | `:nice` | -20 to 19 |
   | `:rlimits` | such as `[nofile: 1024, core: {0, :infinity}]`: soft, or soft and hard |
   | `:oom_score_adj` | -1000 to 1000 |
+  | `:stop_signal` | what asks it to end (`:sigterm`) |
+  | `:stop_timeout` | milliseconds until SIGKILL; `nil` for what the ending at hand gives (`nil`) |
+  | `:kill_mode` | who gets the stop signal first: the whole `:tree` (default), the `:group`, or the `:leader` |
 
+  ## The end
+
+  `:stop_signal`, `:stop_timeout` and `:kill_mode` hold in every ending: the death of the BEAM,
+  `Snakepit.cleanup/1`, the stop of the application, and for what a process leaves behind when it ends by
+  itself. Who does not get the stop signal first gets it when the leader is gone, and nobody gets it
+  twice. When the time is up, SIGKILL goes to the whole tree, whatever the mode.
+
+  Without a `:stop_timeout`, a process has the `grace_period_ms` of the watchdog when the BEAM is gone,
+  and `cleanup_on_stop_timeout_ms` when the application stops.
   """
+
+  alias Snakepit.Command.Request
+  alias Snakepit.Native
 
   @enforce_keys [:cmd]
   defstruct [
@@ -32,10 +47,13 @@ defmodule Snakepit.Command do
     :groups,
     :nice,
     :oom_score_adj,
+    :stop_timeout,
     env: [],
     clear_env: false,
     stdio: :tail,
-    rlimits: []
+    rlimits: [],
+    stop_signal: :sigterm,
+    kill_mode: :tree
   ]
 
   @type t :: %__MODULE__{}
@@ -60,10 +78,9 @@ defmodule Snakepit.Command do
     rttime: 15
   }
 
-  # Where the guardian puts it.
-  @lifeline_fd "3"
-
   @unlimited 18_446_744_073_709_551_615
+  # Some weeks. With what a call may take on top of it, it is still one that a timer can wait for.
+  @longest_ms 0x7FFFFFFF
 
   @doc """
   A checked command.
@@ -98,84 +115,15 @@ defmodule Snakepit.Command do
   @doc """
   What the guardian is told. `markers` are `{name, value}` pairs that no option can override.
 
-  User and group names are looked up here, which may take a moment.
+  User and group names are looked up here, which may take a moment. What no kernel would execute because
+  it is too long is refused with `:e2big`.
   """
   @spec to_request(t(), [{String.t(), String.t()}]) ::
           {:ok, map()} | {:error, Snakepit.Error.t()}
-  def to_request(%__MODULE__{} = command, markers) do
-    with {:ok, identity} <- identity(command) do
-      # Without one, not the number of a lifeline that the BEAM itself may have.
-      lifeline = [{"SNAKEPIT_LIFELINE_FD", command.lifeline && @lifeline_fd}]
-      env = for pairs <- [command.env, markers, lifeline], pair <- pairs, into: %{}, do: pair
-      {set, unset} = Enum.split_with(env, fn {_name, value} -> value != nil end)
+  defdelegate to_request(command, markers), to: Request, as: :new
 
-      {:ok,
-       Map.merge(identity, %{
-         arguments: command.cmd,
-         inherit: not command.clear_env,
-         set: for({name, value} <- set, do: "#{name}=#{value}"),
-         unset: for({name, nil} <- unset, do: name),
-         directory: command.cd,
-         umask: command.umask,
-         stdio: command.stdio,
-         lifeline: command.lifeline,
-         nice: command.nice,
-         limits: for({name, value} <- command.rlimits, do: limit(name, value)),
-         oom_score_adj: command.oom_score_adj,
-         stop: {:sigterm, nil, :tree}
-       })}
-    end
-  end
-
-  defp identity(%{user: user, group: group, groups: groups}) do
-    with {:ok, account} <- account(user),
-         {:ok, gid} <- gid(group),
-         {:ok, gids} <- gids(groups) do
-      {:ok, %{uid: account.uid, gid: gid || account.gid, groups: gids || account.groups}}
-    end
-  end
-
-  defp account(nil), do: {:ok, %{uid: nil, gid: nil, groups: nil}}
-  defp account(uid) when is_integer(uid), do: {:ok, %{uid: uid, gid: nil, groups: nil}}
-
-  defp account(name) do
-    case Snakepit.Native.user_lookup(name) do
-      {:ok, {uid, gid, groups}} -> {:ok, %{uid: uid, gid: gid, groups: groups}}
-      {:error, {reason, nil}} -> {:error, unknown(:user, name, reason)}
-    end
-  end
-
-  defp gid(group) when is_integer(group) or is_nil(group), do: {:ok, group}
-
-  defp gid(name) do
-    case Snakepit.Native.group_lookup(name) do
-      {:ok, gid} -> {:ok, gid}
-      {:error, {reason, nil}} -> {:error, unknown(:group, name, reason)}
-    end
-  end
-
-  defp gids(nil), do: {:ok, nil}
-
-  # In any order: the kernel sorts them.
-  defp gids(groups) do
-    Enum.reduce_while(groups, {:ok, []}, fn group, {:ok, gids} ->
-      case gid(group) do
-        {:ok, gid} -> {:cont, {:ok, [gid | gids]}}
-        error -> {:halt, error}
-      end
-    end)
-  end
-
-  defp unknown(kind, name, reason) do
-    detail = "no #{kind} #{inspect(name)} (#{reason})"
-    %Snakepit.Error{operation: :spawn, reason: reason, step: kind, detail: detail}
-  end
-
-  defp limit(name, {soft, hard}), do: {@resources[name], number(soft), number(hard)}
-  defp limit(name, both), do: limit(name, {both, both})
-
-  defp number(:infinity), do: @unlimited
-  defp number(number), do: number
+  @doc false
+  def resource(name), do: @resources[name]
 
   defp check!({:cmd, [program | _] = cmd}) when is_binary(program) and program != "" do
     for argument <- cmd, do: text!(:cmd, argument)
@@ -236,6 +184,17 @@ defmodule Snakepit.Command do
     end
   end
 
+  defp check!({:stop_signal, signal}) do
+    unless Native.signal_valid(signal), do: mismatch(:stop_signal, "a signal", signal)
+  end
+
+  defp check!({:stop_timeout, value}) when value in 0..@longest_ms or is_nil(value), do: :ok
+  defp check!({:kill_mode, mode}) when mode in [:tree, :group, :leader], do: :ok
+
+  defp check!({:stop_timeout, other}),
+    do: mismatch(:stop_timeout, "a number of milliseconds from 0 to #{@longest_ms}", other)
+
+  defp check!({:kill_mode, other}), do: mismatch(:kill_mode, ":tree, :group or :leader", other)
   defp check!({:umask, other}), do: mismatch(:umask, "a number from 0 to 0o777", other)
   defp check!({:clear_env, other}), do: mismatch(:clear_env, "a boolean", other)
   defp check!({:cd, other}), do: mismatch(:cd, "a path", other)

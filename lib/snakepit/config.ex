@@ -11,14 +11,14 @@ defmodule Snakepit.Config do
   | `:log_level` | `:warning` | the least level of the guardian's lines that reach `Logger` |
   | `:log_output` | `false` | log what workers write, unless their `:output` says otherwise |
   | `:cleanup_on_stop` | `true` | whether the stop of the application ends what is left |
-  | `:cleanup_on_stop_timeout_ms` | 3000 | what processes get to end by themselves then |
+  | `:cleanup_on_stop_timeout_ms` | 3000 | what processes without a `:stop_timeout` of their own get to end by themselves then |
   | `:cleanup_poll_interval_ms` | 50 | used only where the OS cannot notify |
   | `:cleanup_retry_interval_ms`, `:cleanup_max_retries` | 100, 20 | for processes of owners that died |
   | `:process_group_kill` | `true` | whether workers' signals go to their group, or to the process alone |
   | `:graceful_shutdown_timeout_ms` | 2000 | what orphans of earlier runs get to end by themselves |
   | `:force_kill_timeout_ms` | 5000 | what the kernel may take to carry out SIGKILL |
   | `:heartbeat` | `[enabled: false, ping_interval_ms: 2000, timeout_threshold_ms: 10000, max_missed_heartbeats: 3]` | for workers that do not say otherwise |
-  | `:watchdog` | `[grace_period_ms: 3000]` | what processes get to end by themselves when the BEAM is gone |
+  | `:watchdog` | `[grace_period_ms: 3000]` | the same when the BEAM is gone |
   | `:audit_interval_ms` | 30000 | how often registry, guardian and process table are compared |
   | `:history` | `[keep: 50]` | how many ended runs are remembered |
   | `:output_tail_bytes` | 65536 | how much of each process's last output is kept |

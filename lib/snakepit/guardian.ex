@@ -27,6 +27,8 @@ defmodule Snakepit.Guardian do
     * `{Snakepit.Guardian, id, {:exited, exit, tail}}` at once, with a map of status, signal and
       resource usage, and the end of the output
     * `{Snakepit.Guardian, id, {:tree_gone, killed}}` when nothing that the child started is left
+    * `{Snakepit.Guardian, id, {:survivors, os_pids}}` instead, when what is left cannot be ended. If the
+      child itself is among them, there was no `:exited` before
 
   When the owner dies, the child and its tree are killed.
 
@@ -36,18 +38,21 @@ defmodule Snakepit.Guardian do
   ## When the guardian dies
 
   The kernel kills its children. This process sweeps up what else carries the run's marks, fails
-  those who wait with `:guardian_down`, and ends; its supervisor starts both anew. If this process is
+  those who wait with `:guardian_down`, and ends; its supervisor starts both anew, and workers start
+  their processes again. If this process is
   killed, the guardian ends everything and then itself, and the next one starts when it has.
   """
 
-  alias Snakepit.{Command, Error, Native}
-  alias Snakepit.Guardian.Server
+  alias Snakepit.{Command, Error, Native, Run}
+  alias Snakepit.Guardian.{Grace, Server}
   alias Snakepit.Pool.ProcessRegistry
 
   @call_timeout 60_000
   @connect_timeout 5_000
   # Some weeks. With what a call may take on top of it, it is still one that a timer can wait for.
   @longest_grace_ms 0x7FFFFFFF
+  # What is read at once from a socket of the `:socket` module, which reads 8 KiB by itself.
+  @read_bytes 65_536
   @no_door [:econnrefused, :enoent, :econnreset, :epipe, :closed]
 
   @type child :: %{id: pos_integer(), os_pid: pos_integer(), identity: binary()}
@@ -93,14 +98,21 @@ defmodule Snakepit.Guardian do
   end
 
   @doc """
-  Ends all children and everything that descends from them, in one grace period.
+  Ends all children that there are now, and everything that descends from them; returns when those are
+  gone. Children that are started meanwhile live on.
+
+  Each gets the stop signal of its command, and SIGKILL after the `:stop_timeout` of its command, or after
+  `:timeout_ms` (2000) if it has none. With `strict: true`, `:timeout_ms` holds for all.
   """
   @spec stop_all(keyword()) ::
           {:ok, %{stopped: integer(), killed: integer()}} | {:error, Error.t()}
   def stop_all(opts \\ []) do
-    opts = Keyword.validate!(opts, timeout_ms: 2_000)
+    opts = Keyword.validate!(opts, timeout_ms: 2_000, strict: false)
     check_stop!(opts)
-    call({:stop_all, opts[:timeout_ms]}, :stop_all, opts[:timeout_ms])
+    timeout = opts[:timeout_ms]
+    strict? = opts[:strict]
+    longest = if strict?, do: timeout, else: max(timeout, Grace.longest(Run.current()))
+    call({:stop_all, timeout, strict?}, :stop_all, longest)
   end
 
   @doc "The end of a child's output so far."
@@ -148,7 +160,8 @@ defmodule Snakepit.Guardian do
     with {:ok, path} <- door(),
          {:ok, socket} <- :socket.open(:local, :stream) do
       shown =
-        with :ok <- :socket.connect(socket, %{family: :local, path: path}),
+        with :ok <- :socket.setopt(socket, {:otp, :rcvbuf}, @read_bytes),
+             :ok <- :socket.connect(socket, %{family: :local, path: path}),
              do: :socket.send(socket, token)
 
       connected(shown, socket, token)
@@ -157,17 +170,18 @@ defmodule Snakepit.Guardian do
     end
   end
 
+  # One that is gone leaves a path that leads nowhere, until the next one has a door of its own.
   defp door do
-    case call(:socket, :connect) do
+    case Server.door(Run.current()) do
+      nil ->
+        {:error, :closed}
+
       "" ->
         detail = "no socket can be made in the run's directory, nor in the temporary one"
         {:error, %Error{operation: :connect, reason: :enotconn, detail: detail}}
 
-      path when is_binary(path) ->
+      path ->
         {:ok, path}
-
-      {:error, error} ->
-        {:error, error}
     end
   end
 
@@ -215,6 +229,10 @@ defmodule Snakepit.Guardian do
     for {:timeout_ms, ms} <- opts, ms not in 0..@longest_grace_ms do
       raise ArgumentError,
             "expected :timeout_ms to be from 0 to #{@longest_grace_ms}, got: #{inspect(ms)}"
+    end
+
+    for {:strict, strict?} <- opts, not is_boolean(strict?) do
+      raise ArgumentError, "expected :strict to be true or false, got: #{inspect(strict?)}"
     end
   end
 

@@ -8,6 +8,8 @@ defmodule Snakepit.History do
   alias Snakepit.Ledger.{Journal, Table}
 
   @file_name "history"
+  # What stays of a closed run.
+  @kept ["lock", @file_name, "guardian.log"]
 
   @doc """
   Whether a run's directory is history. Raises if that cannot be told now: it must not be closed twice.
@@ -38,6 +40,19 @@ defmodule Snakepit.History do
       })
 
     with :ok <- write(directory, Seal.seal(closed)), do: tidy(directory)
+  end
+
+  @doc """
+  Removes what a closed run has no more use for, if it was closed by somebody who had no time to. There
+  are dozens of them at each start, so they are looked at first.
+  """
+  @spec tidy_rest(Path.t()) :: :ok
+  def tidy_rest(directory) do
+    case Native.directory_list(directory) do
+      {:ok, names} -> if names -- @kept != [], do: tidy(directory), else: :ok
+      # Another was quicker to remove it, or the next start has more luck.
+      {:error, _reason} -> :ok
+    end
   end
 
   @doc "Removes what a closed run has no more use for."

@@ -17,10 +17,13 @@ defmodule Snakepit.OneShot do
   # What an error shows of the output.
   @tail_bytes 4_000
 
+  # What the tree of a program that has ended, or is interrupted, gets to end by itself.
+  @stop_timeout 2_000
+
   @common [:input, stderr_to_stdout: false]
 
   @enforce_keys [:id, :child, :guardian, :socket]
-  defstruct [:id, :child, :guardian, :socket]
+  defstruct [:id, :child, :guardian, :socket, gone?: false]
 
   @doc false
   def cmd(program, args, opts) do
@@ -80,7 +83,7 @@ defmodule Snakepit.OneShot do
   # Order: the process has closed its output, and ends; how is known when it has.
   defp conclude!(shot) do
     case await_gone(shot, :infinity) do
-      {:ok, 0} -> shot
+      {:ok, 0} -> %{shot | gone?: true}
       {:ok, status} -> raise failure(:exit_status, status)
       {:error, error} -> raise error
     end
@@ -116,23 +119,23 @@ defmodule Snakepit.OneShot do
     deadline = deadline(own[:timeout])
 
     try do
-      case read(shot, state, deadline, own[:max_output] || :infinity) do
-        {:ok, state} -> conclude(shot, state, deadline)
-        {:error, reason, state} -> give_up(state, error(reason, state))
-      end
+      {ended, state} = read(shot, state, deadline, own[:max_output] || :infinity)
+      ended = if ended == :ok, do: await_gone(shot, left(deadline)), else: ended
+      # Order: first, because collecting may take long or fail.
+      discard(%{shot | gone?: match?({:ok, _status}, ended)})
+      conclude(ended, state)
     catch
       kind, reason ->
+        discard(shot)
         state.collector.(state.acc, :halt)
         :erlang.raise(kind, reason, __STACKTRACE__)
-    after
-      discard(shot)
     end
   end
 
   defp read(shot, state, deadline, max) do
     case receive_packet(shot, left(deadline)) do
       {:ok, data} when state.size + byte_size(data) > max ->
-        {:error, :max_output, state}
+        {{:error, %Error{operation: :cmd, reason: :max_output}}, state}
 
       {:ok, data} ->
         acc = state.collector.(state.acc, {:cont, data})
@@ -144,24 +147,19 @@ defmodule Snakepit.OneShot do
         {:ok, state}
 
       {:error, :timeout} ->
-        {:error, :timeout, state}
+        {{:error, %Error{operation: :cmd, reason: :timeout}}, state}
     end
   end
 
-  defp conclude(shot, state, deadline) do
-    case await_gone(shot, left(deadline)) do
-      {:ok, status} -> {state.collector.(state.acc, :done), status}
-      {:error, %Error{reason: reason}} -> give_up(state, error(reason, state))
-    end
-  end
+  defp conclude({:ok, status}, state), do: {state.collector.(state.acc, :done), status}
+
+  defp conclude({:error, error}, state),
+    do: give_up(state, %{error | output: Tail.content(state.tail)})
 
   defp give_up(state, error) do
     state.collector.(state.acc, :halt)
     {:error, error}
   end
-
-  defp error(reason, state),
-    do: %Error{operation: :cmd, reason: reason, output: Tail.content(state.tail)}
 
   # A process that has not read all of its input leaves its connection reset, once all is read.
   defp receive_packet(%{socket: socket}, timeout) do
@@ -176,7 +174,8 @@ defmodule Snakepit.OneShot do
   # How the process ended, once its whole tree has.
   defp await_gone(%{child: %{id: id}, guardian: guardian} = shot, timeout) do
     receive do
-      {Guardian, ^id, {:exited, exit, _tail}} -> await_tree_gone(shot, exit)
+      {Guardian, ^id, {:exited, exit, _tail}} -> await_tree_gone(shot, exit, timeout)
+      {Guardian, ^id, {:survivors, os_pids}} -> {:error, survivors(os_pids)}
       {Guardian, ^id, :guardian_down} -> {:error, guardian_down()}
       {:DOWN, ^guardian, :process, _server, _reason} -> {:error, guardian_down()}
     after
@@ -184,14 +183,20 @@ defmodule Snakepit.OneShot do
     end
   end
 
-  # The guardian may be killed while it ends the rest: then nobody says that it is gone.
-  defp await_tree_gone(%{child: %{id: id}, guardian: guardian}, exit) do
+  # The guardian may be killed while it ends the rest: then nobody says that it is gone. What is left
+  # when the time is up is killed; the program itself was in time.
+  defp await_tree_gone(%{child: %{id: id}, guardian: guardian} = shot, exit, timeout) do
     receive do
       {Guardian, ^id, {:tree_gone, _killed}} -> {:ok, status(exit)}
+      {Guardian, ^id, {:survivors, os_pids}} -> {:error, survivors(os_pids)}
       {Guardian, ^id, :guardian_down} -> {:error, guardian_down()}
       {:DOWN, ^guardian, :process, _server, _reason} -> {:error, guardian_down()}
+    after
+      timeout -> with :ok <- Launch.kill(shot.child), do: {:ok, status(exit)}
     end
   end
+
+  defp survivors(os_pids), do: %Error{operation: :cmd, reason: :survivors, os_pids: os_pids}
 
   defp guardian_down, do: %Error{operation: :cmd, reason: :guardian_down}
 
@@ -204,11 +209,14 @@ defmodule Snakepit.OneShot do
     end
   end
 
-  # Whether it has ended or not.
+  # Whether it has ended or not. One whose tree is gone needs no end, and no message of it is left.
   defp discard(shot) do
-    Launch.kill(shot.child)
+    unless shot.gone?, do: Launch.kill(shot.child)
     Process.demonitor(shot.guardian, [:flush])
-    :socket.close(shot.socket)
+
+    # By a process of its own: to close it waits for a thread of the BEAM's that does what may block, and
+    # nobody waits for what comes of it.
+    spawn(:socket, :close, [shot.socket])
     Launch.forget(shot.id, shot.child)
   end
 
@@ -231,7 +239,7 @@ defmodule Snakepit.OneShot do
       raise ArgumentError, "unknown option #{inspect(key)}"
     end
 
-    {Keyword.validate!(given, own), rest}
+    {Keyword.validate!(given, own), Keyword.put_new(rest, :stop_timeout, @stop_timeout)}
   end
 
   defp check!(own) do

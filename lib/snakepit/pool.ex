@@ -30,6 +30,9 @@ defmodule Snakepit.Pool do
   back when the function returns, raises, or its process dies. A worker that ends while it is used is
   replaced; its caller gets an error.
 
+  A worker that has lost its process with the guardian starts it again by itself; nobody gets it until it
+  is ready.
+
   ## Failure
 
   A worker that ends is started again, at once as long as the budget lasts: `:max_restarts` in

@@ -46,7 +46,7 @@ defmodule Snakepit.Reaper do
   defp take_one(id, directory, instance) do
     cond do
       History.closed?(directory) ->
-        History.tidy(directory)
+        History.tidy_rest(directory)
         :closed
 
       # The run that this very BEAM descends from: to end that would be to end ourselves.
@@ -103,7 +103,8 @@ defmodule Snakepit.Reaper do
   # they were promised. One that does not finish is ended.
   defp await_guardians(dead, config) do
     guardians = for %{guardian: guardian} when guardian != nil <- dead, do: guardian
-    patience = config.watchdog.grace_period_ms + @guardian_slack_ms
+    graces = for one <- dead, do: one.grace
+    patience = Enum.max([config.watchdog.grace_period_ms | graces]) + @guardian_slack_ms
 
     with {:ok, [_ | _] = left} <- Native.process_await(guardians, patience) do
       identities = for {_os_pid, identity} <- left, do: identity

@@ -5,14 +5,16 @@ defmodule Snakepit.Run do
   # lives. Another BEAM knows that this one is dead by being able to take its lock.
 
   alias Snakepit.{DataDir, Error, Native, RunID, Telemetry}
+  alias Snakepit.Guardian.Grace
   alias Snakepit.Ledger.Journal
 
-  @enforce_keys [:id, :data_dir, :directory, :instance, :lock, :journal, :record, :begun]
+  @enforce_keys [:id, :data_dir, :directory, :instance, :lock, :journal, :record, :begun, :grace]
   defstruct @enforce_keys
 
   @typedoc """
   `instance` stands for data directory and user: one never touches another's processes. `record` is
-  what the ledger keeps of the run itself, `begun` a monotonic time in milliseconds.
+  what the ledger keeps of the run itself, `begun` a monotonic time in milliseconds, `grace` what
+  `Snakepit.Guardian.Grace` knows.
   """
   @type t :: %__MODULE__{
           id: RunID.t(),
@@ -22,7 +24,8 @@ defmodule Snakepit.Run do
           lock: reference(),
           journal: reference(),
           record: map(),
-          begun: integer()
+          begun: integer(),
+          grace: :atomics.atomics_ref()
         }
 
   @doc """
@@ -47,7 +50,11 @@ defmodule Snakepit.Run do
 
   @doc "This BEAM's run; raises if Snakepit is not started."
   @spec current!() :: t()
-  def current!, do: :persistent_term.get(__MODULE__, nil) || not_started!()
+  def current!, do: current() || not_started!()
+
+  @doc "This BEAM's run; `nil` if Snakepit is not started."
+  @spec current() :: t() | nil
+  def current, do: :persistent_term.get(__MODULE__, nil)
 
   @doc "Raises, and says what to do about it."
   @spec not_started!() :: no_return()
@@ -80,7 +87,8 @@ defmodule Snakepit.Run do
         lock: lock,
         journal: journal,
         record: record,
-        begun: System.monotonic_time(:millisecond)
+        begun: System.monotonic_time(:millisecond),
+        grace: Grace.new(config.watchdog.grace_period_ms)
       }
     else
       # Someone has that id, or came between the directory and its lock.

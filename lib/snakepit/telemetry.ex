@@ -46,6 +46,17 @@ defmodule Snakepit.Telemetry do
   | `startup_duration_ms` | since the worker began to start it | `os_pid` | its OS pid |
   | | | `beam_pid` | OS pid of this BEAM |
 
+  ### `[:snakepit, :process, :restarted]`
+
+  A worker's process was lost with the guardian, and another runs in its place and is ready. There is no
+  `:terminated` and no `:started` for it.
+
+  | measurement | | metadata | |
+  |---|---|---|---|
+  | `count` | 1 | `worker_id` | its worker |
+  | `duration_ms` | since the worker noticed | `os_pid`, `previous_os_pid` | the OS pids, now and before |
+  | | | `reason` | `:guardian_down` |
+
   ### `[:snakepit, :process, :terminated]`
 
   A worker's process and everything that it had started are gone.

@@ -36,7 +36,8 @@ defmodule Snakepit.Worker do
   | `:output` | who gets what it writes: `:quiet` (default), `:logger`, `{:send, pid}`, a function |
   | `:ready` | when it counts as started, see below (`nil`: when it runs) |
   | `:ready_timeout` | how long that may take (15000) |
-  | `:stop_signal`, `:stop_timeout` | how it is asked to end, and for how long (`:sigterm`, 2000) |
+  | `:stop_signal`, `:stop_timeout`, `:kill_mode` | how it is asked to end, for how long, and who is asked first (`:sigterm`, 2000, `:tree`); see below |
+  | `:on_guardian_down` | `:restart` (default) or `:exit`; see below |
   | `:heartbeat` | `true`, `false`, or `:ping_interval`, `:timeout_threshold` and `:max_missed_heartbeats`, see `Snakepit.HeartbeatMonitor` (the configuration's) |
   | `:ping` | a function that asks it for a sign of life, instead of the lifeline |
   | `:user`, `:group`, `:groups`, `:nice`, `:rlimits`, `:oom_score_adj` | who and how much; see `Snakepit.Command` |
@@ -72,10 +73,26 @@ defmodule Snakepit.Worker do
   | `{:exit_status, status}` | any other status |
   | `{:exit_signal, :sigkill}` | a signal ended it |
   | `:heartbeat_timeout` | it gave no sign of life |
-  | `:guardian_down` | the guardian died, and the kernel ended it |
+  | `:guardian_down` | the guardian died, and the kernel ended it; only with `on_guardian_down: :exit` |
+  | `{:survivors, os_pids}` | it, or what it has started, cannot be ended |
 
   On `:normal` and `:shutdown` the process gets `:stop_signal` and, after `:stop_timeout`, SIGKILL; on
   any other reason SIGKILL at once. A worker is gone when its tree and its entry are.
+
+  ## When the guardian is lost
+
+  The kernel ends the process then, and the worker starts it again by itself, as soon as there is another
+  guardian: the same BEAM process goes on, under its name and in its place, with a new OS process. Its
+  connections and its heartbeats are made anew, and it is ready again when `:ready` says so. Requests
+  that the old process had not answered fail with `:worker_down`; later ones wait. There is one line in
+  the log, and the event `[:snakepit, :process, :restarted]`. If it cannot be started again, the worker
+  exits with the `Snakepit.Error` that says why.
+
+  ## Time to end
+
+  `:stop_signal`, `:stop_timeout` and `:kill_mode` hold in every ending, also when the BEAM dies: see
+  `Snakepit.Command`. The time is the whole tree's. A worker that gives no `:stop_timeout` has 2000 ms
+  when it is stopped itself, and what the configuration says in other endings.
   """
 
   alias Snakepit.{Error, Guardian, HeartbeatMonitor, Native}

@@ -196,12 +196,12 @@ defmodule Snakepit.GuardianDeathTest do
     """
     Process.flag(:trap_exit, true)
     argv = ["sh", "-c", #{inspect("trap '' TERM; " <> Family.script(token))}]
-    {:ok, worker} = Snakepit.Worker.start_link(cmd: argv)
+    {:ok, worker} = Snakepit.Worker.start_link(cmd: argv, on_guardian_down: :exit)
     left = fn -> Process.info(self(), [:messages, :monitors]) end
 
     late = Task.async(fn ->
       Process.flag(:trap_exit, true)
-      {:error, error} = Snakepit.Worker.start_link(cmd: argv, ready: {:output, ~r/never/}, ready_timeout: 60_000)
+      {:error, error} = Snakepit.Worker.start_link(cmd: argv, ready: {:output, ~r/never/}, ready_timeout: 60_000, on_guardian_down: :exit)
       error.reason
     end)
 

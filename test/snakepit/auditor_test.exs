@@ -3,7 +3,7 @@ defmodule Snakepit.AuditorTest do
 
   import ExUnit.CaptureLog
 
-  alias Snakepit.{Auditor, Native, Run}
+  alias Snakepit.{Auditor, Native, Run, Strays, Worker}
   alias Snakepit.Test.{Program, ProcScan}
 
   doctest Auditor
@@ -31,5 +31,28 @@ defmodule Snakepit.AuditorTest do
       stray = stray()
       eventually(fn -> not ProcScan.running?(stray) end)
     end
+  end
+
+  test "its crash ends no worker" do
+    {:ok, worker} =
+      DynamicSupervisor.start_child(
+        Snakepit.WorkerSupervisor,
+        {Worker, id: "bystander", cmd: ["sleep", "600"]}
+      )
+
+    os_pid = Worker.os_pid(worker)
+    crash(Auditor)
+    assert Worker.os_pid(worker) == os_pid
+    assert ProcScan.running?(os_pid)
+    assert DynamicSupervisor.terminate_child(Snakepit.WorkerSupervisor, worker) == :ok
+  end
+
+  test "strays that the kernel does not let it end are named" do
+    counts = %{stopped: 1, killed: 0, survivors: []}
+    strays = [{71, "one"}, {72, "other"}]
+    refused = {:error, {:emfile, nil}}
+    assert %{stopped: 1, survivors: [71, 72]} = Strays.outcome(counts, strays, refused)
+    assert {:again, counts} = Strays.outcome(counts, strays, {:ok, [:stopped, :killed]})
+    assert counts == %{stopped: 2, killed: 1, survivors: []}
   end
 end

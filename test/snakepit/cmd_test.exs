@@ -55,6 +55,56 @@ defmodule Snakepit.CmdTest do
       assert Family.members(token) == []
     end
 
+    test "a command that is too long for any kernel is refused, and harms nobody" do
+      {:ok, bystander} = Worker.start_link(cmd: ["sleep", "600"])
+      os_pid = Worker.os_pid(bystander)
+
+      for argument <- [String.duplicate("x", 17_000_000), String.duplicate("x", 7_000_000)] do
+        assert {:error, %Error{reason: :e2big}} = Snakepit.cmd("true", [argument])
+        assert {:error, %Error{reason: :e2big}} = Worker.start_link(cmd: ["true", argument])
+        assert {:error, %Error{reason: :e2big}} = Snakepit.cmd("true", [], cd: "/" <> argument)
+        env = [{"X", argument}]
+        assert {:error, %Error{reason: :e2big}} = Snakepit.cmd("true", [], env: env)
+      end
+
+      # One that the kernel itself refuses.
+      assert {:error, %Error{reason: :e2big}} =
+               Snakepit.cmd("true", [String.duplicate("x", 200_000)])
+
+      assert Worker.os_pid(bystander) == os_pid
+      assert ProcScan.running?(os_pid)
+      assert Process.info(self(), :monitors) == {:monitors, []}
+      assert Worker.stop(bystander) == :ok
+    end
+
+    test "a long command that the kernel takes is run, and the ledger keeps its beginning" do
+      arguments = List.duplicate(String.duplicate("x", 100_000), 12)
+      assert {output, 0} = Snakepit.cmd("echo", arguments)
+      assert byte_size(output) == 12 * 100_001
+
+      {:ok, worker} = Worker.start_link(id: "long", cmd: ["tail", "-f", "/dev/null" | arguments])
+
+      assert {:ok, %{command: [_tail, "-f", "/dev/null", first | _]}} =
+               ProcessRegistry.get_worker_info("long")
+
+      assert first == String.duplicate("x", 256) <> "..."
+      assert length(Worker.info(worker).cmd) == 15
+      assert Worker.stop(worker) == :ok
+    end
+
+    test "an environment of the BEAM that has grown too large fails the start, and nothing else" do
+      {:ok, bystander} = Worker.start_link(cmd: ["sleep", "600"])
+      os_pid = Worker.os_pid(bystander)
+      System.put_env("SNAKEPIT_TEST_LARGE", String.duplicate("x", 17_000_000))
+      on_exit(fn -> System.delete_env("SNAKEPIT_TEST_LARGE") end)
+      assert {:error, %Error{reason: :e2big} = error} = Snakepit.cmd("true", [])
+      assert Exception.message(error) =~ "environment of the BEAM"
+      System.delete_env("SNAKEPIT_TEST_LARGE")
+      assert Snakepit.cmd("true", []) == {"", 0}
+      assert Worker.os_pid(bystander) == os_pid
+      assert Worker.stop(bystander) == :ok
+    end
+
     test "too much output ends it" do
       assert {:error, %Error{reason: :max_output} = error} =
                Snakepit.cmd("yes", [], max_output: 100_000)

@@ -47,6 +47,10 @@ defmodule Snakepit.CommandTest do
           {[cmd: ["ls"], rlimits: [nofile: -1]], ~r/:rlimits/},
           {[cmd: ["ls"], rlimits: [nofile: {1, 2, 3}]], ~r/:rlimits/},
           {[cmd: ["ls"], oom_score_adj: 1001], ~r/:oom_score_adj/},
+          {[cmd: ["ls"], stop_signal: :sigfoo], ~r/:stop_signal to be a signal, got: :sigfoo/},
+          {[cmd: ["ls"], stop_timeout: -1], ~r/:stop_timeout/},
+          {[cmd: ["ls"], stop_timeout: 5_000_000_000], ~r/:stop_timeout/},
+          {[cmd: ["ls"], kill_mode: :all], ~r/:kill_mode to be :tree, :group or :leader/},
           {"ls", ~r/keyword list/}
         ] do
       assert_raise ArgumentError, message, fn -> Command.new!(opts) end
@@ -62,6 +66,17 @@ defmodule Snakepit.CommandTest do
              {4, 0, unlimited},
              {0, unlimited, unlimited}
            ]
+  end
+
+  test "how it is ended travels with it" do
+    assert request([]).stop == {:sigterm, nil, :tree}
+    options = [stop_signal: :sigint, stop_timeout: 5, kill_mode: :leader]
+    assert request(options).stop == {:sigint, 5, :leader}
+
+    assert Snakepit.Worker.Options.new!([cmd: ["true"]] ++ options).command.stop_timeout == 5
+    plain = Snakepit.Worker.Options.new!(cmd: ["true"])
+    # The worker's own stop has a default, other endings have their own.
+    assert {plain.stop_timeout, plain.command.stop_timeout} == {2_000, nil}
   end
 
   test "options win over the BEAM's changes, markers over all" do

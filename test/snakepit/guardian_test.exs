@@ -205,9 +205,11 @@ defmodule Snakepit.GuardianTest do
     assert answers == [error, error]
 
     # And one that could not be made is an error that says so.
-    :sys.replace_state(Guardian, &%{&1 | socket: ""})
-    assert {:error, %Error{reason: :enotconn}} = Guardian.connect()
-    :sys.replace_state(Guardian, &%{&1 | socket: door})
+    key = {Guardian.Server, :door, Snakepit.run_id()}
+    :persistent_term.put(key, "")
+    answer = Guardian.connect()
+    :persistent_term.put(key, door)
+    assert {:error, %Error{reason: :enotconn}} = answer
 
     # Who tries again and again does not collect what did not work.
     assert :socket.which_sockets(self()) == []

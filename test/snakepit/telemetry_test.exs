@@ -28,6 +28,34 @@ defmodule Snakepit.TelemetryTest do
     Beam.run(beam, code)
   end
 
+  test "a process that is lost with the guardian, and another in its place" do
+    again = """
+    System.cmd("kill", ["-KILL", Integer.to_string(Snakepit.Guardian.os_pid())])
+    wait = fn wait ->
+      if GenServer.call(worker, :os_pid, 20_000) == os_pid, do: (receive do after 5 -> wait.(wait) end)
+    end
+    wait.(wait)
+    second = Snakepit.Worker.os_pid(worker)
+    Process.put(:second, second)
+    Snakepit.Worker.stop(worker)
+    """
+
+    beam = beam()
+    {first, events} = life(beam, [id: "a", cmd: ["sleep", "600"]], again)
+    second = Beam.run(beam, "Process.get(:second)")
+
+    assert [
+             {[:snakepit, :process, :started], _, %{os_pid: ^first}},
+             {[:snakepit, :process, :restarted], %{count: 1, duration_ms: _},
+              %{os_pid: ^second, previous_os_pid: ^first, reason: :guardian_down}},
+             {[:snakepit, :process, :terminated], _, %{os_pid: ^second, reason: :normal}},
+             {[:snakepit, :process, :cleanup_completed], _, %{success: true}}
+           ] = events
+
+    assert second != first
+    Beam.kill(beam)
+  end
+
   test "a process that starts and is stopped" do
     beam = beam()
 

@@ -3,7 +3,7 @@ defmodule Snakepit.WorkerTest do
 
   import ExUnit.CaptureLog
 
-  alias Snakepit.Test.{Family, Program}
+  alias Snakepit.Test.Family
 
   doctest Worker
 
@@ -353,36 +353,5 @@ defmodule Snakepit.WorkerTest do
     assert_raise ArgumentError, fn ->
       Worker.start_link(cmd: ["sleep", "1"]) |> elem(1) |> Worker.signal(:sigfoo)
     end
-  end
-
-  test "the death of the guardian is a reason, and the supervisor starts the worker again" do
-    bystander = Program.sleeper()
-
-    {:ok, supervisor} =
-      Supervisor.start_link([{Worker, id: "orphaned", cmd: ["sleep", "600"]}],
-        strategy: :one_for_one
-      )
-
-    [{_, worker, _, _}] = Supervisor.which_children(supervisor)
-    first = Worker.os_pid(worker)
-    monitor = Process.monitor(worker)
-    kill(Snakepit.Guardian.os_pid())
-    assert_receive {:DOWN, ^monitor, :process, _, :guardian_down}, 10_000
-    refute ProcScan.running?(first)
-
-    second =
-      eventually(
-        fn ->
-          with [{_, pid, _, _}] when is_pid(pid) <- Supervisor.which_children(supervisor),
-               do: Worker.os_pid(pid),
-               else: (_ -> nil)
-        end,
-        15_000
-      )
-
-    assert second != first and ProcScan.running?(second)
-    :ok = Supervisor.stop(supervisor)
-    refute ProcScan.running?(second)
-    assert ProcScan.running?(bystander)
   end
 end

@@ -42,7 +42,13 @@ defmodule Snakepit.Test.WorkerCase do
   def await_down(worker, timeout \\ 10_000) do
     monitor = Process.monitor(worker)
     assert_receive {:DOWN, ^monitor, :process, _pid, reason}, timeout
-    reason
+
+    # One that was gone before it was monitored has told the test, which is linked to it.
+    receive do
+      {:EXIT, ^worker, reason} -> reason
+    after
+      0 -> reason
+    end
   end
 
   @doc "Sends a signal from outside, as anybody might."

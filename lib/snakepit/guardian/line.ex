@@ -7,6 +7,8 @@ defmodule Snakepit.Guardian.Line do
 
   # More children than one guardian starts. The lineage counts them modulo this number.
   @ids_per_guardian 67_108_864
+  # `MAX_FRAME` of the wire protocol. The guardian ends over a larger one, and with it every child.
+  @max_frame 16 * 1024 * 1024
   # What the guardian may take to answer the greeting.
   @welcome_ms 10_000
 
@@ -57,8 +59,19 @@ defmodule Snakepit.Guardian.Line do
   is on its way.
   """
   @spec command(port(), term()) :: boolean()
-  def command(port, request) do
-    Port.command(port, Native.wire_encode(request))
+  def command(port, request), do: transmit(port, Native.wire_encode(request))
+
+  @doc "A request as a frame, unless it is larger than the guardian takes."
+  @spec encode(term()) :: {:ok, binary()} | {:error, :e2big}
+  def encode(request) do
+    frame = Native.wire_encode(request)
+    if byte_size(frame) > @max_frame, do: {:error, :e2big}, else: {:ok, frame}
+  end
+
+  @doc "As `command/2`, for what is encoded already."
+  @spec transmit(port(), binary()) :: boolean()
+  def transmit(port, frame) do
+    Port.command(port, frame)
   rescue
     ArgumentError -> false
   end

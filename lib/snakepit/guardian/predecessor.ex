@@ -5,6 +5,7 @@ defmodule Snakepit.Guardian.Predecessor do
   # this one could not, and its guardian, which takes the closed port for the death of the BEAM, may
   # still be at its work when the next server starts. That one waits for it in its stead.
 
+  alias Snakepit.Guardian.Grace
   alias Snakepit.{Native, Run}
 
   # What it may take on top of the grace period: its own patience with what it has killed, and the time
@@ -22,14 +23,14 @@ defmodule Snakepit.Guardian.Predecessor do
   def forget(run), do: :persistent_term.erase(key(run))
 
   @doc "Waits until it is gone, if there is one. Gives whether there was."
-  @spec await_end(Run.t(), non_neg_integer(), non_neg_integer()) :: boolean()
-  def await_end(run, grace_ms, slack_ms \\ @slack_ms) do
+  @spec await_end(Run.t(), non_neg_integer()) :: boolean()
+  def await_end(run, slack_ms \\ @slack_ms) do
     case :persistent_term.get(key(run), nil) do
       nil ->
         false
 
       identity ->
-        Native.process_await([identity], grace_ms + slack_ms)
+        Native.process_await([identity], Grace.longest(run) + slack_ms)
         # One that is stuck takes its children with it.
         Native.process_stop([identity], :sigkill, 0, @kill_wait_ms)
 

@@ -9,6 +9,9 @@ defmodule Snakepit.Ledger.DeadRun do
   alias Snakepit.{DataDir, Error, Native}
   alias Snakepit.Ledger.{Journal, Table}
 
+  # No process is given more.
+  @longest_ms 0x7FFFFFFF
+
   @enforce_keys [:id, :directory, :lock]
   defstruct [
     :id,
@@ -16,6 +19,7 @@ defmodule Snakepit.Ledger.DeadRun do
     :lock,
     :record,
     :guardian,
+    grace: 0,
     workers: [],
     adopted: [],
     bad: 0,
@@ -28,6 +32,7 @@ defmodule Snakepit.Ledger.DeadRun do
           lock: reference(),
           record: map() | nil,
           guardian: Native.identity() | nil,
+          grace: non_neg_integer(),
           workers: [map()],
           adopted: [Native.identity()],
           bad: non_neg_integer(),
@@ -53,6 +58,7 @@ defmodule Snakepit.Ledger.DeadRun do
       lock: lock,
       record: believable(contents.run),
       guardian: if(is_binary(contents.guardian), do: contents.guardian),
+      grace: if(contents.grace in 0..@longest_ms, do: contents.grace, else: 0),
       workers: for({_id, %{run_id: ^id} = worker} <- contents.workers, do: worker),
       adopted: for({_os_pid, identity} <- adopted(directory), do: identity),
       bad: contents.bad,
@@ -125,9 +131,8 @@ defmodule Snakepit.Ledger.DeadRun do
         contents
 
       {:error, reason} ->
-        lost =
-          DataDir.unreadable!(:reap, reason, %{run: nil, guardian: nil, workers: %{}, bad: 1})
-
+        nothing = %{run: nil, guardian: nil, grace: nil, workers: %{}, bad: 1}
+        lost = DataDir.unreadable!(:reap, reason, nothing)
         set_aside(directory, "refused", inspect(reason))
         lost
     end

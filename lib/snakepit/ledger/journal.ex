@@ -17,6 +17,7 @@ defmodule Snakepit.Ledger.Journal do
   @type entry ::
           {:run, map()}
           | {:guardian, Native.identity()}
+          | {:grace, non_neg_integer()}
           | {:worker, String.t(), String.t(), atom(), integer() | nil, integer() | nil,
              binary() | nil, String.t() | nil, [binary()], integer()}
           | {:gone, worker_id :: String.t()}

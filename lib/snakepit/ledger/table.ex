@@ -15,6 +15,7 @@ defmodule Snakepit.Ledger.Table do
   @type contents :: %{
           run: map() | nil,
           guardian: Native.identity() | nil,
+          grace: non_neg_integer() | nil,
           workers: %{optional(String.t()) => map()},
           bad: non_neg_integer()
         }
@@ -97,10 +98,11 @@ defmodule Snakepit.Ledger.Table do
     aside
   end
 
-  defp empty, do: %{run: nil, guardian: nil, workers: %{}, bad: 0}
+  defp empty, do: %{run: nil, guardian: nil, grace: nil, workers: %{}, bad: 0}
 
   defp object({:current_run, sealed}, contents), do: unseal(contents, :run, sealed)
   defp object({:guardian, sealed}, contents), do: unseal(contents, :guardian, sealed)
+  defp object({:grace, sealed}, contents), do: unseal(contents, :grace, sealed)
 
   defp object({id, sealed}, contents) when is_binary(id) do
     case Native.record_check(sealed) do
@@ -120,6 +122,7 @@ defmodule Snakepit.Ledger.Table do
 
   defp entry({:run, record}, contents), do: %{contents | run: record}
   defp entry({:guardian, identity}, contents), do: %{contents | guardian: identity}
+  defp entry({:grace, grace_ms}, contents), do: %{contents | grace: grace_ms}
 
   defp entry({:gone, worker_id}, contents),
     do: %{contents | workers: Map.delete(contents.workers, worker_id)}
@@ -133,6 +136,7 @@ defmodule Snakepit.Ledger.Table do
 
   defp change({:run, record}), do: {:current_run, {:current_run, Seal.seal(record)}}
   defp change({:guardian, identity}), do: {:guardian, {:guardian, Seal.seal(identity)}}
+  defp change({:grace, grace_ms}), do: {:grace, {:grace, Seal.seal(grace_ms)}}
 
   defp change({:gone, id}), do: {id, nil}
 

@@ -4,32 +4,39 @@ defmodule Snakepit.Pool.ApplicationCleanup do
   or says what is.
 
   It is always started and does nothing while the application runs. Workers have ended by the time
-  that it stops, and then all it does is look. What it finds gets SIGTERM, all at once, and SIGKILL
-  after `cleanup_on_stop_timeout_ms`; then a look at the whole process table shows whether anything
-  with this run's marks is still there.
+  that it stops, and then all it does is look. What it finds gets its stop signal, all at once, and
+  SIGKILL after its own `:stop_timeout`, or after `cleanup_on_stop_timeout_ms` if it has none; then a look
+  at the whole process table shows whether anything with this run's marks is still there.
   """
 
-  # Its own deadlines end it; this is for those who wait for it.
-  use GenServer, shutdown: 60_000
+  # Its own deadlines end it. How long they are depends on what workers were promised.
+  use GenServer, shutdown: :infinity
 
   require Logger
 
   alias Snakepit.{Config, Error, Guardian, Native, Run, RunState, Strays, Telemetry}
   alias Snakepit.Pool.{PIDLedger, ProcessRegistry}
 
+  # What the server of a guardian that is gone may take to sweep up.
+  @sweep_ms 10_000
+
   @doc false
   def start_link(_opts), do: GenServer.start_link(__MODULE__, [], name: __MODULE__)
 
   @doc false
-  # Ends everything of this run, by guardian and by marker.
-  @spec run(non_neg_integer(), non_neg_integer()) ::
+  # Ends what there is of this run now, by guardian and by marker. Options: `:strict`, whether the time
+  # holds also for those that have their own; and `:last`, whether nothing new can come, so that all that
+  # has this run's marks may be ended.
+  @spec run(non_neg_integer(), non_neg_integer(), keyword()) ::
           %{stopped: non_neg_integer(), killed: non_neg_integer(), survivors: [pos_integer()]}
-  def run(timeout_ms, kill_wait_ms) do
+  def run(timeout_ms, kill_wait_ms, opts \\ []) do
+    opts = opts |> Keyword.validate!(strict: false, last: false) |> Map.new()
     run = Run.current!()
     begun = System.monotonic_time(:millisecond)
-    os_pids = ProcessRegistry.get_active_process_pids()
+    workers = for {_id, %{status: :active} = info} <- ProcessRegistry.list_all_workers(), do: info
+    os_pids = Enum.map(workers, & &1.os_pid)
     emit(:start, begun, run, os_pids)
-    guarded = by_guardian(run, timeout_ms, kill_wait_ms)
+    guarded = by_guardian(run, workers, {timeout_ms, kill_wait_ms}, opts)
     report = add(guarded, Strays.stop(run, timeout_ms, kill_wait_ms))
     ProcessRegistry.cleanup_dead_workers()
     event = if report.survivors == [], do: :success, else: :timeout
@@ -50,7 +57,7 @@ defmodule Snakepit.Pool.ApplicationCleanup do
   end
 
   defp barrier(config) do
-    report = run(config.cleanup_on_stop_timeout_ms, config.force_kill_timeout_ms)
+    report = run(config.cleanup_on_stop_timeout_ms, config.force_kill_timeout_ms, last: true)
     tell(report)
 
     PIDLedger.note_shutdown(%{
@@ -70,14 +77,47 @@ defmodule Snakepit.Pool.ApplicationCleanup do
   defp tell(%{survivors: survivors}),
     do: Logger.error("Snakepit cannot end these processes: #{Error.pids(survivors)}")
 
-  defp by_guardian(run, timeout_ms, kill_wait_ms) do
-    case Guardian.stop_all(timeout_ms: timeout_ms) do
-      {:ok, counts} -> Map.put(counts, :survivors, [])
-      {:error, %Error{reason: :survivors} = error} -> none(error.os_pids)
-      # It is gone, and so is what it was the parent of. The rest is found by its marks.
-      {:error, _down} -> swept(Native.run_sweep(run.id, timeout_ms, kill_wait_ms))
-    end
+  defp by_guardian(run, workers, {timeout_ms, _kill_wait_ms} = times, opts) do
+    server = Process.monitor(Guardian)
+    answer = Guardian.stop_all(timeout_ms: timeout_ms, strict: opts.strict)
+
+    # It is gone, and so is what it was the parent of.
+    report =
+      case answer do
+        {:ok, counts} -> Map.put(counts, :survivors, [])
+        {:error, %Error{reason: :survivors} = error} -> none(error.os_pids)
+        {:error, _down} -> unguarded(run, workers, times, opts, server)
+      end
+
+    Process.demonitor(server, [:flush])
+    report
   end
+
+  # All that has the marks of the run.
+  defp unguarded(run, _workers, {timeout_ms, kill_wait_ms}, %{last: true}, _server),
+    do: swept(Native.run_sweep(run.id, timeout_ms, kill_wait_ms))
+
+  # The marks are those of the next ones too, so only those that were known. What they have left behind
+  # is swept up by the server before it ends.
+  defp unguarded(_run, workers, {timeout_ms, kill_wait_ms}, _opts, server) do
+    receive do
+      {:DOWN, ^server, :process, _pid, _reason} -> :ok
+    after
+      @sweep_ms -> :ok
+    end
+
+    identities = Enum.map(workers, & &1.identity)
+    stopped(workers, Native.process_stop(identities, :sigterm, timeout_ms, kill_wait_ms))
+  end
+
+  defp stopped(workers, {:ok, outcomes}) do
+    counts = Enum.frequencies(outcomes)
+    left = for {info, :survived} <- Enum.zip(workers, outcomes), do: info.os_pid
+    stopped = Map.get(counts, :stopped, 0)
+    %{stopped: stopped, killed: Map.get(counts, :killed, 0), survivors: left}
+  end
+
+  defp stopped(workers, {:error, _reason}), do: none(Enum.map(workers, & &1.os_pid))
 
   # For tests: no process table is unreadable because one asks.
   @doc false

@@ -140,6 +140,11 @@ defmodule Snakepit.Pool.PIDLedger do
 
   @impl true
   def init(_opts) do
+    # The supervisor above has given up and closed the run. There is nothing to go on with.
+    if RunState.current() == :terminated, do: {:stop, :terminated}, else: open()
+  end
+
+  defp open do
     Process.flag(:trap_exit, true)
     run = Run.current!()
     config = Config.fetch!()
@@ -177,10 +182,8 @@ defmodule Snakepit.Pool.PIDLedger do
 
   @impl true
   def terminate(reason, state) do
-    state = carry(state)
-
-    # Restarted after a crash it goes on with the run; this is the end of it.
-    if orderly?(reason), do: finish(state)
+    # Restarted after a crash it goes on with the run; otherwise this is the end of it.
+    if orderly?(reason), do: finish(state), else: carry(state)
     :dets.close(state.table)
   end
 

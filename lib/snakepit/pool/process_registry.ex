@@ -12,8 +12,8 @@ defmodule Snakepit.Pool.ProcessRegistry do
 
   When `reserve_worker/1` and `activate_worker/4` return, the ledger has it: see
   `Snakepit.Pool.PIDLedger`. Neither waits for another process; nor does any function that reads.
-  Forgetting is one process's alone, so that no two forget one worker, and the second of them the
-  next one of that name.
+  Forgetting is done by one alone, so that no two forget one worker, and the second of them the next one
+  of that name: whoever passes the gate of its entry first.
 
   An owner that dies has its process ended. An entry goes away only when its process is known to be
   gone, so that what could not be ended is not forgotten either.
@@ -141,10 +141,45 @@ defmodule Snakepit.Pool.ProcessRegistry do
   """
   @spec unregister_worker(String.t()) :: :ok | {:error, Error.t()}
   def unregister_worker(worker_id) do
-    GenServer.call(__MODULE__, {:unregister, worker_id})
-  catch
+    case Table.lookup(worker_id) do
+      nil -> :ok
+      info -> with done when done in [:forgotten, :passed] <- forget(info), do: :ok
+    end
+  rescue
     # What it knows comes back with it, and the dead are sorted out then.
-    :exit, _reason -> {:error, error(:unregister_worker, :registry_down, worker_id)}
+    ArgumentError -> {:error, error(:unregister_worker, :registry_down, worker_id)}
+  end
+
+  # By the caller: another process would have to be woken. `:passed` if another is at it, to forget it, or
+  # to activate what was a reservation.
+  @doc false
+  @spec forget(info()) :: :forgotten | :passed | {:error, Error.t()}
+  def forget(%{worker_id: worker_id} = info) do
+    cond do
+      not Table.gone?(info) ->
+        {:error, %{error(:unregister_worker, :alive, worker_id) | os_pid: info.os_pid}}
+
+      not Table.take(info) ->
+        :passed
+
+      true ->
+        remove(info)
+    end
+  end
+
+  # Order: the ledger first. If that fails the entry stays, and whoever comes by later tries again;
+  # and nobody can take the name before the ledger has let go of it.
+  defp remove(%{worker_id: worker_id}) do
+    case PIDLedger.unregister_process(worker_id) do
+      :ok ->
+        Table.delete(worker_id)
+        unless Table.drop_new(worker_id), do: GenServer.cast(__MODULE__, {:forgotten, worker_id})
+        :forgotten
+
+      {:error, error} ->
+        Table.reopen(worker_id)
+        {:error, %{error | operation: :unregister_worker}}
+    end
   end
 
   @doc "What is known of a worker."

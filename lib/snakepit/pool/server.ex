@@ -97,7 +97,24 @@ defmodule Snakepit.Pool.Server do
          |> end_progress()
          |> tell_ready()}
 
+      %Slot{pid: ^pid, lost?: true} = slot ->
+        {:noreply, put_slot(state, %{slot | lost?: false})}
+
       _removed ->
+        {:noreply, state}
+    end
+  end
+
+  # It starts its process again by itself, and nobody gets it until it is ready.
+  def handle_info({Worker, pid, {:lost, id}}, state) do
+    case slot_by_id(state, id) do
+      %Slot{pid: ^pid, state: :idle} = slot ->
+        {:noreply, put_slot(state, %{slot | state: :starting})}
+
+      %Slot{pid: ^pid, state: :busy} = slot ->
+        {:noreply, put_slot(state, %{slot | lost?: true})}
+
+      _starting_or_leaving ->
         {:noreply, state}
     end
   end
@@ -270,6 +287,9 @@ defmodule Snakepit.Pool.Server do
     state = %{state | leases: leases}
 
     case number && state.slots[number] do
+      %Slot{lease: ^lease, state: :busy, leaving: nil, lost?: true} = slot ->
+        put_slot(state, %{slot | state: :starting, lease: nil, lost?: false})
+
       %Slot{lease: ^lease, state: :busy, leaving: nil} = slot ->
         state |> put_slot(%{slot | state: :idle, lease: nil}) |> idle(number)
 

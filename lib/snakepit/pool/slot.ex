@@ -23,6 +23,8 @@ defmodule Snakepit.Pool.Slot do
     state: :starting,
     failures: 0,
     restarts: 0,
+    # Whether its process was lost, and the worker is starting another while somebody has it.
+    lost?: false,
     # What to do when it is given back, or has ended: `:restart` or `:remove`.
     leaving: nil
   ]
@@ -49,7 +51,16 @@ defmodule Snakepit.Pool.Slot do
 
   @doc "Nobody is there any more."
   def vacant(%__MODULE__{} = slot) do
-    %{slot | pid: nil, monitor: nil, lease: nil, ready_at: nil, ended: nil, state: :waiting}
+    %{
+      slot
+      | pid: nil,
+        monitor: nil,
+        lease: nil,
+        ready_at: nil,
+        ended: nil,
+        lost?: false,
+        state: :waiting
+    }
   end
 
   @doc "How long to wait before the next attempt. The first is free, while the budget lasts."

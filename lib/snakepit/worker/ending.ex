@@ -1,12 +1,11 @@
 defmodule Snakepit.Worker.Ending do
   @moduledoc false
 
-  # How a worker ends: its tree, its connections, its entry in the registry; and what is told of it.
+  # How a worker ends: its tree, its connections, and its entry in the registry.
 
-  require Logger
-
-  alias Snakepit.{Error, Guardian, Telemetry}
-  alias Snakepit.Worker.{Launch, Output, Tail}
+  alias Snakepit.{Error, Guardian}
+  alias Snakepit.Pool.ProcessRegistry
+  alias Snakepit.Worker.{Launch, News, Output}
 
   # What is in a connection whose other side is gone arrives at once.
   @drain_ms 1_000
@@ -20,13 +19,33 @@ defmodule Snakepit.Worker.Ending do
     begun = System.monotonic_time(:millisecond)
     %{ended: {answer, method}} = worker = end_process(worker, how)
     tail = tail(worker)
-    Output.close(worker.output, describe(worker.exit, reason))
+    Output.close(worker.output, News.describe(worker.exit, reason))
     stop_monitor(worker.monitor)
-    forgotten = Launch.forget(worker.options.id, worker.child)
-    answer = if answer == :ok, do: forgotten, else: answer
-    tell(worker, reason, tail)
-    cleaned_up(worker, method, answer, begun)
+    answer = forget(worker, answer)
+    News.ended(worker, reason, tail)
+    News.cleaned_up(worker, method, answer, begun)
     {answer, %{worker | child: nil, output: nil, monitor: nil}}
+  end
+
+  @doc """
+  Lets go of everything that a worker had whose process was lost with the guardian, so that it can have
+  another. Those who wait for an answer of the process get an error.
+  """
+  def let_go(worker) do
+    Process.demonitor(worker.guardian, [:flush])
+    worker = end_process(worker, :forced)
+    Output.close(worker.output, News.describe(nil, :guardian_down))
+    stop_monitor(worker.monitor)
+    # If the registry is being started again too, the next start takes over the entry.
+    Launch.forget(worker.options.id, worker.child)
+  end
+
+  defp forget(worker, :ok), do: Launch.forget(worker.options.id, worker.child)
+
+  # Without waiting for it. If its leader is still there the entry stays, and the auditor comes by.
+  defp forget(worker, error) do
+    ProcessRegistry.unregister_worker(worker.options.id)
+    error
   end
 
   @doc "Ends the tree, and has the rest of its output; everything else is still there."
@@ -81,6 +100,10 @@ defmodule Snakepit.Worker.Ending do
 
   defp end_tree(%{tree_gone?: true}, _how), do: {:ok, :exited}
 
+  # The guardian has tried, and asking it again does not help.
+  defp end_tree(%{survivors: [_ | _] = os_pids}, how),
+    do: {{:error, %Error{operation: :stop, reason: :survivors, os_pids: os_pids}}, how}
+
   defp end_tree(worker, how) do
     {signal, timeout} =
       if how == :graceful,
@@ -106,42 +129,17 @@ defmodule Snakepit.Worker.Ending do
 
   defp stop_monitor(nil), do: :ok
 
+  # Its exit is none of a worker that goes on.
   defp stop_monitor(pid) do
     monitor = Process.monitor(pid)
+    Process.unlink(pid)
     Process.exit(pid, :shutdown)
     receive(do: ({:DOWN, ^monitor, :process, ^pid, _reason} -> :ok))
-  end
 
-  defp tell(worker, reason, tail) do
-    exit = with {exit, _tail} <- worker.exit, do: exit
-    uptime = System.monotonic_time(:millisecond) - worker.started_at
-
-    Telemetry.execute(
-      [:snakepit, :process, :terminated],
-      %{count: 1, uptime_ms: uptime},
-      %{
-        worker_id: worker.options.id,
-        os_pid: worker.child.os_pid,
-        exit_code: exit && exit.status,
-        exit_signal: exit && exit.signal,
-        reason: reason,
-        output_tail: tail
-      }
-    )
-
-    message = fn ->
-      what = describe(worker.exit, reason)
-      said = if tail == "", do: "", else: "; its last output:\n" <> Tail.text(tail)
-
-      "Snakepit worker #{worker.options.id} (OS process #{worker.child.os_pid}) " <>
-        "#{what} after #{uptime} ms#{said}"
-    end
-
-    cond do
-      not orderly?(reason) -> Logger.error(message)
-      worker.tree_gone? -> Logger.debug(message)
-      # Asked to go, it went.
-      true -> :ok
+    receive do
+      {:EXIT, ^pid, _reason} -> :ok
+    after
+      0 -> :ok
     end
   end
 
@@ -149,26 +147,4 @@ defmodule Snakepit.Worker.Ending do
   def orderly?(reason) when reason in [:normal, :shutdown], do: true
   def orderly?({:shutdown, _}), do: true
   def orderly?(_reason), do: false
-
-  defp describe(_exit, :heartbeat_timeout), do: "gave no heartbeats and was ended"
-  defp describe(_exit, :guardian_down), do: "was lost with the guardian"
-
-  defp describe({%{signal: signal}, _tail}, _reason) when signal != nil,
-    do: "was ended by #{signal}"
-
-  defp describe({%{status: status}, _tail}, _reason), do: "ended with status #{status}"
-  defp describe(nil, {:shutdown, %Error{detail: detail}}), do: "ended: #{detail}"
-  defp describe(nil, reason), do: "ended: #{inspect(reason)}"
-
-  defp cleaned_up(worker, method, answer, begun) do
-    with {:error, error} <- answer do
-      Logger.error("Snakepit worker #{worker.options.id}: #{Exception.message(error)}")
-    end
-
-    Telemetry.execute(
-      [:snakepit, :process, :cleanup_completed],
-      %{count: 1, cleanup_duration_ms: System.monotonic_time(:millisecond) - begun},
-      %{worker_id: worker.options.id, cleanup_method: method, success: answer == :ok}
-    )
-  end
 end

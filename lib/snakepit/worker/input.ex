@@ -45,13 +45,13 @@ defmodule Snakepit.Worker.Input do
   @spec shutdown(t(), GenServer.from()) :: :ok
   def shutdown(input, from), do: tell(input, {:shutdown, from})
 
-  @doc "Lets go of it, whatever has not been sent."
+  @doc "Lets go of it. Those whose data has not been sent get an error."
   @spec close(t()) :: :ok
   def close(input) do
     Process.unlink(input.writer)
-    Process.exit(input.writer, :kill)
+    # Order: what is being sent, and everything before the last message, fails at once then.
     :socket.close(input.socket)
-    :ok
+    tell(input, :close)
   end
 
   @doc "What those get who cannot write."
@@ -65,11 +65,17 @@ defmodule Snakepit.Worker.Input do
 
   defp loop(socket, packet) do
     receive do
-      {:write, from, data} -> answer(from, :socket.send(socket, framed(data, packet)))
-      {:shutdown, from} -> answer(from, :socket.shutdown(socket, :write))
-    end
+      {:write, from, data} ->
+        answer(from, :socket.send(socket, framed(data, packet)))
+        loop(socket, packet)
 
-    loop(socket, packet)
+      {:shutdown, from} ->
+        answer(from, :socket.shutdown(socket, :write))
+        loop(socket, packet)
+
+      :close ->
+        :ok
+    end
   end
 
   defp framed(data, 4), do: [<<byte_size(data)::32>>, data]

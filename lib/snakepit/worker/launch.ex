@@ -7,16 +7,23 @@ defmodule Snakepit.Worker.Launch do
   # Workers, `Snakepit.cmd/3` and `Snakepit.stream!/2` all start their processes here.
 
   alias Snakepit.{Command, Error, Guardian, Native, Run, RunState}
+  alias Snakepit.Command.Request
+  alias Snakepit.Guardian.Grace
   alias Snakepit.Pool.ProcessRegistry
   alias Snakepit.Worker.Input
 
   # How long a start waits for a guardian that is being started again, and for the process of the
   # last worker of the same id to be gone. Without it the supervisor of a worker would use up its
-  # restarts in the milliseconds that both take.
+  # restarts in the milliseconds that both take. A guardian whose server was killed takes as long as
+  # its children were promised on top of it.
   @patience_ms 10_000
   @pause_ms 10
   # What the kernel may take to carry out SIGKILL.
   @kill_wait_ms 5_000
+  # What the ledger keeps of a long command line.
+  @recorded_bytes 65_536
+  @recorded_arguments 256
+  @recorded_argument_bytes 256
   # The states of a run that starts nothing any more.
   @ending [:shutting_down, :terminated]
 
@@ -52,7 +59,13 @@ defmodule Snakepit.Worker.Launch do
 
   @doc "Starts what is planned. When this returns it is recorded and has executed its program."
   @spec run(plan()) :: {:ok, t()} | {:error, Error.t()}
-  def run(plan), do: run(plan, System.monotonic_time(:millisecond) + @patience_ms)
+  def run(plan) do
+    # Order: before anything is reserved, so that there is nothing to undo.
+    with :ok <- Request.check_length(plan.command) do
+      patience = @patience_ms + Grace.longest(Run.current())
+      run(plan, System.monotonic_time(:millisecond) + patience)
+    end
+  end
 
   # Order: the state first. Whoever is let in during a stop has to be ended by it, and the next one, and
   # so on for as long as they come.
@@ -183,7 +196,7 @@ defmodule Snakepit.Worker.Launch do
   defp start(id, command, sockets) do
     case Guardian.spawn(command, worker_id: id) do
       {:ok, child} ->
-        fingerprint = [identity: child.identity, command: command.cmd]
+        fingerprint = [identity: child.identity, command: recorded(command.cmd)]
 
         with :ok <- activate(id, child, fingerprint),
              {:ok, guardian} <- release(child) do
@@ -196,6 +209,18 @@ defmodule Snakepit.Worker.Launch do
         undo(id, nil, sockets, error)
     end
   end
+
+  # The ledger's is for people. An entry of its journal is not longer than 1 MiB.
+  defp recorded(arguments) do
+    if IO.iodata_length(arguments) <= @recorded_bytes,
+      do: arguments,
+      else: arguments |> Enum.map(&shorten/1) |> Enum.take(@recorded_arguments)
+  end
+
+  defp shorten(argument) when byte_size(argument) <= @recorded_argument_bytes, do: argument
+
+  defp shorten(argument),
+    do: :binary.copy(binary_part(argument, 0, @recorded_argument_bytes)) <> "..."
 
   defp activate(id, child, fingerprint) do
     ProcessRegistry.activate_worker(id, self(), child.os_pid, fingerprint)
@@ -216,7 +241,7 @@ defmodule Snakepit.Worker.Launch do
     end
   end
 
-  defp describe(%Error{step: :execve, reason: reason} = error, %{cmd: [program | _]}),
+  defp describe(%Error{step: :execve, detail: nil, reason: reason} = error, %{cmd: [program | _]}),
     do: %{error | detail: "cannot execute #{inspect(program)}: #{reason}"}
 
   defp describe(error, _command), do: error

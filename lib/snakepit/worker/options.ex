@@ -4,8 +4,11 @@ defmodule Snakepit.Worker.Options do
   # What `Snakepit.Worker.start_link/1` was given, checked before anything starts, with defaults from
   # the configuration filled in.
 
-  alias Snakepit.{Command, Config, Native}
+  alias Snakepit.{Command, Config}
   alias Snakepit.Worker.Launch
+
+  # When its worker ends it. In other endings those decide, if the user does not.
+  @stop_timeout 2_000
 
   @derive {Inspect, only: [:id, :stdio]}
   @enforce_keys [:id, :command]
@@ -18,11 +21,12 @@ defmodule Snakepit.Worker.Options do
     :heartbeat,
     :ping,
     :owner,
+    on_guardian_down: :restart,
     stdio: :tail,
     output: :quiet,
     ready_timeout: 15_000,
     stop_signal: :sigterm,
-    stop_timeout: 2_000,
+    stop_timeout: @stop_timeout,
     tail_bytes: 65_536,
     signal_scope: :group
   ]
@@ -39,8 +43,7 @@ defmodule Snakepit.Worker.Options do
     output: {:output, nil},
     ready: {:ready, nil},
     ready_timeout: {:pos_integer, 15_000},
-    stop_signal: {:signal, :sigterm},
-    stop_timeout: {:non_neg_integer, 2_000},
+    on_guardian_down: {{:one_of, [:restart, :exit]}, :restart},
     heartbeat: {:heartbeat, nil},
     ping: {:ping, nil}
   ]
@@ -66,17 +69,20 @@ defmodule Snakepit.Worker.Options do
     id = own.id || Launch.unique_id("worker")
     output = own.output || if(config.log_output, do: :logger, else: :quiet)
 
+    command = command(rest, own)
+
     options = %__MODULE__{
       id: id,
       name: own.name,
-      command: command(rest, own),
+      command: command,
       stdio: own.stdio,
       packet: own.packet,
       output: output,
       ready: own.ready,
       ready_timeout: own.ready_timeout,
-      stop_signal: own.stop_signal,
-      stop_timeout: own.stop_timeout,
+      stop_signal: command.stop_signal,
+      stop_timeout: command.stop_timeout || @stop_timeout,
+      on_guardian_down: own.on_guardian_down,
       heartbeat: heartbeat,
       ping: own.ping,
       tail_bytes: config.output_tail_bytes,
@@ -123,6 +129,10 @@ defmodule Snakepit.Worker.Options do
   defp check_command!(rest) do
     internal = [:stdio, :lifeline]
     known = (%Command{cmd: []} |> Map.from_struct() |> Map.keys()) -- internal
+
+    # Only a command may leave it open.
+    with {:ok, nil} <- Keyword.fetch(rest, :stop_timeout),
+         do: mismatch(:stop_timeout, "a number of milliseconds", nil)
 
     with [key | _] <- Keyword.keys(rest) -- known do
       known = inspect(Enum.sort(known ++ Keyword.keys(@own)))
@@ -172,8 +182,7 @@ defmodule Snakepit.Worker.Options do
     end
   end
 
-  defp check!(_type, key, nil) when key not in [:ready_timeout, :stop_signal, :stop_timeout],
-    do: nil
+  defp check!(_type, key, nil) when key not in [:ready_timeout, :on_guardian_down], do: nil
 
   defp check!({:one_of, choices}, key, value) do
     if value in choices, do: value, else: mismatch(key, "one of #{inspect(choices)}", value)
@@ -228,15 +237,6 @@ defmodule Snakepit.Worker.Options do
 
   defp check!(:pos_integer, key, other),
     do: mismatch(key, "a number of milliseconds from 1 to #{@longest_ms}", other)
-
-  defp check!(:non_neg_integer, _key, value) when value in 0..@longest_ms, do: value
-
-  defp check!(:non_neg_integer, key, other),
-    do: mismatch(key, "a number of milliseconds from 0 to #{@longest_ms}", other)
-
-  defp check!(:signal, key, value) do
-    if Native.signal_valid(value), do: value, else: mismatch(key, "a signal", value)
-  end
 
   defp check!(:heartbeat, _key, value) when is_boolean(value), do: value
 

@@ -7,11 +7,11 @@ defmodule Snakepit.Worker.Server do
 
   use GenServer
 
-  alias Snakepit.{Guardian, HeartbeatMonitor, Telemetry}
-  alias Snakepit.Worker.{Ending, Launch, Options, Output, Readiness}
+  alias Snakepit.{Error, Guardian, HeartbeatMonitor, RunState}
+  alias Snakepit.Worker.{Ending, Launch, News, Options, Output, Readiness}
 
   # In the report of a crash: not the environment, which may hold secrets.
-  @derive {Inspect, only: [:options, :exit, :tree_gone?]}
+  @derive {Inspect, only: [:options, :exit, :tree_gone?, :survivors]}
   @enforce_keys [:options, :child, :guardian, :output, :monitor, :started_at]
   defstruct [
     :options,
@@ -22,6 +22,8 @@ defmodule Snakepit.Worker.Server do
     :started_at,
     exit: nil,
     tree_gone?: false,
+    # Those of its tree that the kernel does not let anybody end.
+    survivors: [],
     ended: nil
   ]
 
@@ -30,7 +32,7 @@ defmodule Snakepit.Worker.Server do
     # So that `terminate/2` runs whatever ends this process, short of `:kill`, and that is the
     # guardian's and the registry's business.
     Process.flag(:trap_exit, true)
-    started_at = System.monotonic_time(:millisecond)
+    started_at = now()
 
     case Launch.run(Options.plan(options)) do
       {:ok, launched} -> launched |> new(options, started_at) |> get_ready()
@@ -67,9 +69,12 @@ defmodule Snakepit.Worker.Server do
     monitor
   end
 
+  # Those of a pool get ready in their own time.
   defp get_ready(%{options: %{owner: nil}} = worker) do
-    case await_ready(worker) do
-      {:ok, worker} -> {:ok, worker}
+    with {:ok, worker} <- await_ready(worker) do
+      News.started(worker)
+      {:ok, worker}
+    else
       {:error, error} -> {:stop, error}
     end
   end
@@ -79,9 +84,10 @@ defmodule Snakepit.Worker.Server do
   defp await_ready(worker) do
     case Readiness.await(worker, parent()) do
       {:ok, output} ->
-        worker = %{worker | output: output}
-        started(worker)
-        {:ok, worker}
+        {:ok, %{worker | output: output}}
+
+      {:error, :guardian_down, output} when worker.options.on_guardian_down == :restart ->
+        start_again(%{worker | output: output})
 
       {:error, why, output} ->
         # Order: all of its output is there only when it is gone.
@@ -90,6 +96,16 @@ defmodule Snakepit.Worker.Server do
         Ending.run(worker, :forced, {:shutdown, error})
         {:error, error}
     end
+  end
+
+  # With everything that the process had, in a new process.
+  defp start_again(worker) do
+    options = worker.options
+    Ending.let_go(worker)
+    begun = now()
+
+    with {:ok, launched} <- Launch.run(Options.plan(options)),
+         do: launched |> new(options, begun) |> await_ready()
   end
 
   defp known_exit({:exited, exit, tail}), do: {exit, tail}
@@ -102,30 +118,16 @@ defmodule Snakepit.Worker.Server do
     end
   end
 
-  defp started(worker) do
-    Telemetry.execute(
-      [:snakepit, :process, :started],
-      %{
-        count: 1,
-        startup_duration_ms: System.monotonic_time(:millisecond) - worker.started_at
-      },
-      %{
-        worker_id: worker.options.id,
-        os_pid: worker.child.os_pid,
-        beam_pid: String.to_integer(System.pid())
-      }
-    )
-  end
-
   @impl true
   def handle_continue(:get_ready, worker) do
     case await_ready(worker) do
       {:ok, worker} ->
-        send(worker.options.owner, {Snakepit.Worker, self(), {:ready, worker.options.id}})
+        News.started(worker)
+        tell_owner(worker, {:ready, worker.options.id})
         {:noreply, worker}
 
       {:error, error} ->
-        tell_owner(worker, error)
+        tell_end(worker, error)
         {:stop, {:shutdown, error}, %{worker | child: nil}}
     end
   end
@@ -141,7 +143,7 @@ defmodule Snakepit.Worker.Server do
       id: worker.options.id,
       os_pid: worker.child.os_pid,
       cmd: worker.options.command.cmd,
-      uptime_ms: System.monotonic_time(:millisecond) - worker.started_at
+      uptime_ms: now() - worker.started_at
     }
 
     {:reply, {info, worker.monitor}, worker}
@@ -194,8 +196,18 @@ defmodule Snakepit.Worker.Server do
 
   # The tree outlives its leader by as long as it takes to kill it: the worker is not gone before.
   defp hear({:exited, exit, tail}, worker) do
-    tell_owner(worker, Ending.reason(exit))
+    tell_end(worker, Ending.reason(exit))
     {:noreply, %{worker | exit: {exit, tail}}}
+  end
+
+  # It had ended by itself, and the rest of its tree is swept up.
+  defp hear(:guardian_down, %{exit: {exit, _tail}} = worker),
+    do: {:stop, Ending.reason(exit), worker}
+
+  defp hear(:guardian_down, %{options: %{on_guardian_down: :restart}} = worker) do
+    if RunState.current() == :running,
+      do: recover(worker),
+      else: {:stop, :guardian_down, worker}
   end
 
   defp hear(:guardian_down, worker), do: {:stop, :guardian_down, worker}
@@ -203,18 +215,49 @@ defmodule Snakepit.Worker.Server do
   defp hear({:tree_gone, _killed}, %{exit: {exit, _tail}} = worker),
     do: {:stop, Ending.reason(exit), %{worker | tree_gone?: true}}
 
+  # Perhaps without an exit before it: then its leader is one of them.
+  defp hear({:survivors, os_pids}, worker),
+    do: {:stop, {:survivors, os_pids}, %{worker | survivors: os_pids}}
+
+  # This process goes on, with its name, its place in its supervisor or pool, and its callers' messages.
+  defp recover(lost) do
+    begun = now()
+    # Order: before the long part, so that a pool gives it to nobody meanwhile.
+    tell_owner(lost, {:lost, lost.options.id})
+
+    case start_again(lost) do
+      {:ok, worker} ->
+        News.restarted(worker, lost, now() - begun)
+        tell_owner(worker, {:ready, worker.options.id})
+        {:noreply, worker}
+
+      # Its supervisor or the application wants it gone.
+      {:error, %Error{reason: :shutting_down}} ->
+        tell_end(lost, :shutdown)
+        {:stop, :shutdown, %{lost | child: nil}}
+
+      {:error, error} ->
+        tell_end(lost, error)
+        {:stop, error, %{lost | child: nil}}
+    end
+  end
+
   @impl true
   def terminate(_reason, %{child: nil}), do: :ok
 
   def terminate(reason, worker) do
     # Order: before those who use it hear of it, so that a pool does not give it to the next.
-    tell_owner(worker, reason)
+    tell_end(worker, reason)
     how = if Ending.orderly?(reason), do: :graceful, else: :forced
     Ending.run(worker, how, reason)
   end
 
-  defp tell_owner(%{options: %{owner: nil}}, _reason), do: :ok
+  defp tell_end(worker, reason), do: tell_owner(worker, {:ended, worker.options.id, reason})
 
-  defp tell_owner(%{options: options}, reason),
-    do: send(options.owner, {Snakepit.Worker, self(), {:ended, options.id, reason}})
+  defp tell_owner(%{options: %{owner: nil}}, _news), do: :ok
+
+  defp tell_owner(%{options: options}, news),
+    do: send(options.owner, {Snakepit.Worker, self(), news})
+
+  defp now, do: System.monotonic_time(:millisecond)
 end

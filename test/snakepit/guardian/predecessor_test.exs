@@ -19,7 +19,7 @@ defmodule Snakepit.Guardian.PredecessorTest do
   test "one whose server waited for it keeps nobody waiting", %{run: run} do
     {other, os_pid} = stuck()
     Predecessor.forget(other)
-    refute Predecessor.await_end(other, 0, 0)
+    refute Predecessor.await_end(other, 0)
     assert ProcScan.running?(os_pid)
 
     # Its server was told to stop, and this one would wait for ever.
@@ -31,10 +31,10 @@ defmodule Snakepit.Guardian.PredecessorTest do
     {run, os_pid} = stuck()
     obituary = Path.join(run.directory, "obituary")
     File.write!(obituary, "")
-    assert Predecessor.await_end(run, 0, 0)
+    assert Predecessor.await_end(run, 0)
     refute ProcScan.running?(os_pid)
     refute File.exists?(obituary)
-    refute Predecessor.await_end(run, 0, 0)
+    refute Predecessor.await_end(run, 0)
   end
 
   test "the next one starts when it and all of its own are gone", %{run: run} do

@@ -4,8 +4,10 @@ defmodule Snakepit.Guardian.ServerTest do
 
   import ExUnit.CaptureLog
 
-  alias Snakepit.{Command, Config, Error, Guardian, Native, Run, RunID}
-  alias Snakepit.Guardian.{Ending, Server}
+  alias Snakepit.{Command, Error, Guardian, Native, Run, RunID, Worker}
+  alias Snakepit.Guardian.{Ending, Grace, Server}
+  alias Snakepit.Ledger.Journal
+  alias Snakepit.Pool.ProcessRegistry
   alias Snakepit.Test.{BadGuardian, Program, ProcScan}
 
   @info {"Info", [0, 0, 0]}
@@ -170,10 +172,63 @@ defmodule Snakepit.Guardian.ServerTest do
       assert GenServer.call(server, {:stop, 7, :sigterm, 0}) ==
                {:error, %Error{operation: :stop, reason: :survivors, os_pids: [70, 71]}}
 
-      assert GenServer.call(server, {:stop_all, 0}) ==
+      assert GenServer.call(server, {:stop_all, 0, false}) ==
                {:error, %Error{operation: :stop_all, reason: :survivors, os_pids: [72]}}
 
       assert GenServer.stop(server) == :ok
+    end
+  end
+
+  describe "a tree of which something survives" do
+    # As of a leader that the kernel does not let anybody end: it has not exited.
+    @survivors {"TreeGone", [7, 0, [70, 71]]}
+
+    test "is told to its owner, and to those who wait for its end" do
+      server = start([[:welcome], [@ready], [], [@survivors], [@all_gone]])
+      assert {:ok, %{id: 7}} = GenServer.call(server, spawn_request())
+
+      assert GenServer.call(server, {:stop, 7, :sigterm, 0}) ==
+               {:error, %Error{operation: :stop, reason: :survivors, os_pids: [70, 71]}}
+
+      assert_received {Guardian, 7, {:survivors, [70, 71]}}
+      assert GenServer.call(server, {:stop, 7, :sigterm, 0}) == :ok
+      assert GenServer.stop(server) == :ok
+    end
+
+    # A guardian whose child is a process of the test's own. It says this when the child is stopped, or
+    # with the news that it runs.
+    defp with_child(when_started, when_stopped) do
+      os_pid = Program.sleeper()
+      {:ok, %{identity: identity}} = Snakepit.OSProcess.lookup(os_pid)
+      ready = {"Ready", [7, os_pid, {:bytes, identity}]}
+      started = [{"Started", [7]} | when_started]
+
+      BadGuardian.replace([[:welcome, ready], [], started, when_stopped, [@all_gone], [@all_gone]])
+
+      os_pid
+    end
+
+    test "ends its worker, which names them, and its entry stays until the process is gone" do
+      os_pid = with_child([], [@survivors])
+      {:ok, worker} = Worker.start_link(id: "stuck", cmd: ["sleep", "600"])
+      # It would notice that the owner is gone, and end the process.
+      :ok = :sys.suspend(ProcessRegistry)
+      Process.unlink(worker)
+      stop = Task.async(fn -> Worker.stop(worker) end)
+      survivors = {:error, %Error{operation: :stop, reason: :survivors, os_pids: [70, 71]}}
+      assert Task.await(stop, 20_000) == survivors
+      assert ProcessRegistry.worker_registered?("stuck")
+      assert ProcScan.running?(os_pid)
+      :ok = :sys.resume(ProcessRegistry)
+      eventually(fn -> not ProcessRegistry.worker_registered?("stuck") end)
+      refute ProcScan.running?(os_pid)
+    end
+
+    test "is the reason of a worker that did not ask for its end" do
+      Process.flag(:trap_exit, true)
+      _os_pid = with_child([@survivors], [@all_gone])
+      {:ok, worker} = Worker.start_link(cmd: ["sleep", "600"])
+      assert_receive {:EXIT, ^worker, {:survivors, [70, 71]}}, 5_000
     end
   end
 
@@ -252,10 +307,18 @@ defmodule Snakepit.Guardian.ServerTest do
       System.cmd("kill", ["#{mute_pid}"])
     end
 
-    test "is given the time that its grace period takes" do
-      config = put_in(Config.fetch!().watchdog.grace_period_ms, 60_000)
-      spec = Guardian.child_spec(run: Run.current!(), config: config)
-      assert spec.shutdown > 60_000 + 15_000
+    test "is given the time that the longest grace period of a child takes" do
+      assert Guardian.child_spec([]).shutdown == :infinity
+      run = Run.current!()
+      before = Grace.longest(run)
+      command = Command.new!(cmd: ["sleep", "600"], stop_timeout: before + 1_234)
+      {:ok, child} = Guardian.spawn(command)
+      # Answered after the spawn has been passed on.
+      {:ok, _info} = Guardian.info()
+      assert Grace.longest(run) == before + 1_234
+      assert {:grace, before + 1_234} in elem(Journal.read(run.directory), 0)
+      assert Guardian.stop(child) == :ok
+      assert Grace.longest(run) == before + 1_234
     end
 
     test "comes with the end of a process that the server is linked to" do

@@ -1,7 +1,7 @@
 defmodule Snakepit.Ledger.TableTest do
   use ExUnit.Case, async: true
 
-  alias Snakepit.Ledger.Table
+  alias Snakepit.Ledger.{DeadRun, Table}
 
   @record [
     worker_id: "w",
@@ -23,6 +23,21 @@ defmodule Snakepit.Ledger.TableTest do
   defp read(entries) do
     {:ok, empty} = Table.read(Snakepit.Test.Beam.temporary_directory())
     Table.apply_entries(empty, entries)
+  end
+
+  test "the longest grace period is kept, by the journal and by the table" do
+    assert read([{:grace, 5_000}, {:grace, 7_000}]).grace == 7_000
+    directory = Snakepit.Test.Beam.temporary_directory()
+    {:ok, table} = Table.open(make_ref(), directory)
+    :ok = Table.store(table, [{:grace, 5_000}, entry()])
+    :ok = :dets.close(table)
+    assert {:ok, %{grace: 5_000, bad: 0}} = Table.read(directory)
+    # A dead run is read from both; what makes no sense is none.
+    assert %{grace: 5_000} = DeadRun.read("abcdefg", directory, make_ref())
+    {:ok, table} = Table.open(make_ref(), directory)
+    :ok = Table.store(table, [{:grace, :nonsense}])
+    :ok = :dets.close(table)
+    assert %{grace: 0} = DeadRun.read("abcdefg", directory, make_ref())
   end
 
   test "a worker's entry gives its record, whatever bytes its command has" do

@@ -38,31 +38,25 @@ defmodule Snakepit.Pool.ProcessRegistry.Server do
   end
 
   @impl true
-  def handle_call({:unregister, worker_id}, _from, state) do
-    case Table.lookup(worker_id) do
-      nil ->
-        {:reply, :ok, state}
-
-      info ->
-        {answer, state} = remove_if_gone(state, info)
-        {:reply, answer, state}
-    end
-  end
-
   def handle_call(:cleanup_dead_workers, _from, state) do
     dead = for {_id, info} <- ProcessRegistry.validate_workers(), do: info
-    {count, state} = remove_all(state, dead)
-    {:reply, count, state}
+    {:reply, forget_all(dead), state}
   end
 
   def handle_call({:sweep_reservations, older_than_ms}, _from, state) do
-    {count, state} = sweep(state, older_than_ms)
-    {:reply, count, state}
+    {:reply, sweep(older_than_ms), state}
   end
 
   @impl true
   def handle_cast({:watch, worker_id, owner}, state) do
     {:noreply, state |> watch_new() |> unwatch(worker_id) |> watch(worker_id, owner)}
+  end
+
+  # Unless another has that name by now, who may be watched already.
+  def handle_cast({:forgotten, worker_id}, state) do
+    if Table.lookup(worker_id) == nil,
+      do: {:noreply, unwatch(state, worker_id)},
+      else: {:noreply, state}
   end
 
   def handle_cast(:watch_new, state), do: {:noreply, watch_new(state)}
@@ -83,7 +77,7 @@ defmodule Snakepit.Pool.ProcessRegistry.Server do
   def handle_info(:end_dying, state), do: {:noreply, end_dying(state)}
 
   def handle_info(:sweep, state) do
-    {_count, state} = sweep(state, @reservation_limit_ms)
+    sweep(@reservation_limit_ms)
     schedule_sweep()
     {:noreply, state}
   end
@@ -153,7 +147,7 @@ defmodule Snakepit.Pool.ProcessRegistry.Server do
   end
 
   defp gather(state, %{status: :reserved} = info) do
-    {_count, state} = remove_all(state, [info])
+    ProcessRegistry.forget(info)
     state
   end
 
@@ -179,10 +173,10 @@ defmodule Snakepit.Pool.ProcessRegistry.Server do
 
     state =
       Enum.reduce(dying, state, fn {id, {info, retries}}, state ->
-        case remove_if_gone(state, info) do
-          {:ok, state} -> state
-          {_error, state} when retries > 0 -> put_in(state.dying[id], {info, retries - 1})
-          {error, state} -> give_up(error, state)
+        case ProcessRegistry.forget(info) do
+          done when done in [:forgotten, :passed] -> state
+          {:error, _error} when retries > 0 -> put_in(state.dying[id], {info, retries - 1})
+          {:error, error} -> give_up(error, state)
         end
       end)
 
@@ -193,59 +187,15 @@ defmodule Snakepit.Pool.ProcessRegistry.Server do
   end
 
   # Its entry stays. The auditor comes by again and again.
-  defp give_up({:error, error}, state) do
+  defp give_up(error, state) do
     Logger.error("Snakepit: a worker's owner is gone, but #{Exception.message(error)}")
     state
   end
 
-  defp remove_if_gone(state, info) do
-    if Table.gone?(info) do
-      remove(state, info)
-    else
-      error = ProcessRegistry.error(:unregister_worker, :alive, info.worker_id)
-      {{:error, %{error | os_pid: info.os_pid}}, state}
-    end
-  end
+  # Not one that becomes active at this very moment.
+  defp sweep(older_than_ms), do: forget_all(Table.reserved_before(now() - older_than_ms))
 
-  defp remove_all(state, infos) do
-    Enum.reduce(infos, {0, state}, fn info, {count, state} ->
-      case remove(state, info) do
-        {:ok, state} -> {count + 1, state}
-        {{:error, _unwritable}, state} -> {count, state}
-      end
-    end)
-  end
-
-  # Order: the ledger first. If that fails the entry stays, and whoever comes by later tries again;
-  # and nobody can take the name before the ledger has let go of it.
-  defp remove(state, info) do
-    case PIDLedger.unregister_process(info.worker_id) do
-      :ok ->
-        Table.delete(info.worker_id)
-        {:ok, unwatch(state, info.worker_id)}
-
-      {:error, error} ->
-        {{:error, %{error | operation: :unregister_worker}}, state}
-    end
-  end
-
-  defp sweep(state, older_than_ms) do
-    limit = now() - older_than_ms
-
-    stale =
-      for info <- Table.reserved_before(limit),
-          # Not if it becomes active at this very moment.
-          Table.taken?(info.worker_id),
-          do: info
-
-    removed = remove_all(state, stale)
-    # Those that the ledger could not let go of are taken by nobody, and swept another time.
-    for info <- stale,
-        Table.lookup(info.worker_id) == info,
-        do: Table.reopen(info.worker_id)
-
-    removed
-  end
+  defp forget_all(infos), do: Enum.count(infos, &(ProcessRegistry.forget(&1) == :forgotten))
 
   defp schedule_watch, do: schedule(:watch_new, @watch_interval_ms)
   defp schedule_sweep, do: schedule(:sweep, @sweep_interval_ms)

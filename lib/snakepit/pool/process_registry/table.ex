@@ -31,6 +31,9 @@ defmodule Snakepit.Pool.ProcessRegistry.Table do
   """
   def note_new(worker_id, owner), do: :ets.insert(@new, {worker_id, owner})
 
+  @doc "Takes it back. Gives whether nobody had asked for it yet."
+  def drop_new(worker_id), do: :ets.take(@new, worker_id) != []
+
   @doc "Those of whom this was said, once, as ids and owners."
   def take_new do
     for new <- :ets.tab2list(@new) do
@@ -60,6 +63,14 @@ defmodule Snakepit.Pool.ProcessRegistry.Table do
   def taken?(worker_id) do
     gates = for {_id, _info, gate} <- :ets.lookup(@table, worker_id), do: gate
     Enum.any?(gates, &(:atomics.compare_exchange(&1, 1, 0, 1) == :ok))
+  end
+
+  @doc "The same for an entry that is still as it was."
+  def take(%{worker_id: worker_id} = info) do
+    case :ets.lookup(@table, worker_id) do
+      [{_id, ^info, gate}] -> :atomics.compare_exchange(gate, 1, 0, 1) == :ok
+      _gone_or_changed -> false
+    end
   end
 
   @doc "Lets another take it. One that is gone by now stays away."

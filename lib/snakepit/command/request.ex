@@ -1,0 +1,114 @@
+defmodule Snakepit.Command.Request do
+  @moduledoc false
+
+  # What the guardian is told of a `Snakepit.Command`, and whether it can be told at all.
+
+  alias Snakepit.{Command, Error, Native}
+
+  # Where the guardian puts it.
+  @lifeline_fd "3"
+
+  @unlimited 18_446_744_073_709_551_615
+
+  # No kernel takes more than 6 MiB of arguments and environment, whatever its limits. A frame to the
+  # guardian takes 16 MiB, so what passes here fits, with room for what has changed in the environment.
+  @most_bytes 6 * 1024 * 1024
+  # What each of them takes beside its bytes: the pointer to it, and the NUL at its end.
+  @bytes_each 9
+
+  @spec new(Command.t(), [{String.t(), String.t()}]) :: {:ok, map()} | {:error, Error.t()}
+  def new(command, markers) do
+    with :ok <- check_length(command, markers), {:ok, identity} <- identity(command) do
+      # Without one, not the number of a lifeline that the BEAM itself may have.
+      lifeline = [{"SNAKEPIT_LIFELINE_FD", command.lifeline && @lifeline_fd}]
+      env = for pairs <- [command.env, markers, lifeline], pair <- pairs, into: %{}, do: pair
+      {set, unset} = Enum.split_with(env, fn {_name, value} -> value != nil end)
+
+      {:ok,
+       Map.merge(identity, %{
+         arguments: command.cmd,
+         inherit: not command.clear_env,
+         set: for({name, value} <- set, do: "#{name}=#{value}"),
+         unset: for({name, nil} <- unset, do: name),
+         directory: command.cd,
+         umask: command.umask,
+         stdio: command.stdio,
+         lifeline: command.lifeline,
+         nice: command.nice,
+         limits: for({name, value} <- command.rlimits, do: limit(name, value)),
+         oom_score_adj: command.oom_score_adj,
+         stop: {command.stop_signal, command.stop_timeout, command.kill_mode}
+       })}
+    end
+  end
+
+  defp identity(%{user: user, group: group, groups: groups}) do
+    with {:ok, account} <- account(user),
+         {:ok, gid} <- gid(group),
+         {:ok, gids} <- gids(groups) do
+      {:ok, %{uid: account.uid, gid: gid || account.gid, groups: gids || account.groups}}
+    end
+  end
+
+  defp account(nil), do: {:ok, %{uid: nil, gid: nil, groups: nil}}
+  defp account(uid) when is_integer(uid), do: {:ok, %{uid: uid, gid: nil, groups: nil}}
+
+  defp account(name) do
+    case Native.user_lookup(name) do
+      {:ok, {uid, gid, groups}} -> {:ok, %{uid: uid, gid: gid, groups: groups}}
+      {:error, {reason, nil}} -> {:error, unknown(:user, name, reason)}
+    end
+  end
+
+  defp gid(group) when is_integer(group) or is_nil(group), do: {:ok, group}
+
+  defp gid(name) do
+    case Native.group_lookup(name) do
+      {:ok, gid} -> {:ok, gid}
+      {:error, {reason, nil}} -> {:error, unknown(:group, name, reason)}
+    end
+  end
+
+  defp gids(nil), do: {:ok, nil}
+
+  # In any order: the kernel sorts them.
+  defp gids(groups) do
+    Enum.reduce_while(groups, {:ok, []}, fn group, {:ok, gids} ->
+      case gid(group) do
+        {:ok, gid} -> {:cont, {:ok, [gid | gids]}}
+        error -> {:halt, error}
+      end
+    end)
+  end
+
+  defp unknown(kind, name, reason) do
+    detail = "no #{kind} #{inspect(name)} (#{reason})"
+    %Error{operation: :spawn, reason: reason, step: kind, detail: detail}
+  end
+
+  defp limit(name, {soft, hard}), do: {Command.resource(name), number(soft), number(hard)}
+  defp limit(name, both), do: limit(name, {both, both})
+
+  defp number(:infinity), do: @unlimited
+  defp number(number), do: number
+
+  @doc "Refuses what is too long for any kernel, before anything is done for it."
+  @spec check_length(Command.t(), [{String.t(), String.t()}]) :: :ok | {:error, Error.t()}
+  def check_length(%Command{} = command, markers \\ []) do
+    paths = for path <- [command.cd, path(command.stdio)], path != nil, do: path
+    pairs = for {name, value} <- command.env, do: [name, value || ""]
+    markers = for {name, value} <- markers, do: [name, value]
+    length = Enum.sum(for texts <- [command.cmd, paths, pairs, markers], do: length_of(texts))
+    if length > @most_bytes, do: {:error, too_long(length)}, else: :ok
+  end
+
+  defp path({:file, path}), do: path
+  defp path(_stdio), do: nil
+
+  defp length_of(texts), do: Enum.reduce(texts, 0, &(IO.iodata_length(&1) + @bytes_each + &2))
+
+  defp too_long(length) do
+    detail = "arguments and environment take #{length} bytes, and no kernel takes more than 6 MiB"
+    %Error{operation: :spawn, reason: :e2big, step: :execve, detail: detail}
+  end
+end

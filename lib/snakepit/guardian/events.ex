@@ -1,0 +1,141 @@
+defmodule Snakepit.Guardian.Events do
+  @moduledoc false
+
+  # What the guardian says, and what its server makes of it.
+
+  require Logger
+
+  alias Snakepit.{Error, Guardian}
+  alias Snakepit.Guardian.{Child, Children, Line}
+
+  @doc "The state of the server after an event; those who waited for it have been told."
+  @spec handle(tuple(), map()) :: map()
+  def handle({:ready, id, os_pid, identity}, state) do
+    Children.serve(%{state | ready: :queue.in({id, os_pid, identity}, state.ready)})
+  end
+
+  def handle({:fork_failed, reason}, state) do
+    case :queue.out(state.waiting) do
+      {{:value, {_request, from, monitor}}, waiting} ->
+        Process.demonitor(monitor, [:flush])
+        GenServer.reply(from, {:error, %Error{operation: :spawn, reason: reason, step: :fork}})
+        %{state | waiting: waiting}
+
+      {:empty, _waiting} ->
+        state
+    end
+  end
+
+  def handle({:started, id}, state) do
+    Children.update(state, id, fn child ->
+      GenServer.reply(child.releasing, :ok)
+      %{child | phase: :running, releasing: nil}
+    end)
+  end
+
+  def handle({:failed, id, step, reason}, state) do
+    # One that waited at the gate for nobody in particular may have been killed by someone.
+    state = %{state | ready: :queue.filter(fn {ready, _, _} -> ready != id end, state.ready)}
+    error = %Error{operation: :spawn, reason: reason, step: step}
+
+    case state.children do
+      %{^id => %Child{phase: :assigned} = child} ->
+        Children.put(state, %{child | phase: :failed, failure: error})
+
+      %{^id => child} ->
+        if child.releasing, do: GenServer.reply(child.releasing, {:error, error})
+        Children.drop_failed(state, %{child | phase: :failed, failure: error, releasing: nil})
+
+      _unknown ->
+        state
+    end
+  end
+
+  def handle({:exited, id, exit, tail}, state) do
+    Children.update(state, id, fn child ->
+      send(child.owner, {Guardian, id, {:exited, exit, tail}})
+      %{child | phase: :exited}
+    end)
+  end
+
+  def handle({:tree_gone, id, killed, survivors}, state) do
+    case state.children do
+      %{^id => child} ->
+        send(child.owner, {Guardian, id, tree_gone(killed, survivors)})
+        for from <- child.stopping, do: GenServer.reply(from, gone(:stop, survivors, :ok))
+
+        # A request that has crossed this on its way gets no answer from the guardian, or one too late.
+        Child.answer(%{child | stopping: []}, :esrch)
+        Children.drop(state, child)
+
+      _unknown ->
+        state
+    end
+  end
+
+  def handle({:all_gone, stopped, killed, survivors}, state) do
+    case state.asking.stop_all do
+      [{from, _request} | later] ->
+        answer = gone(:stop_all, survivors, {:ok, %{stopped: stopped, killed: killed}})
+        GenServer.reply(from, answer)
+        ask_next(put_in(state.asking.stop_all, later))
+
+      [] ->
+        state
+    end
+  end
+
+  def handle({:tail, id, tail}, state) do
+    Children.update(state, id, fn child ->
+      for from <- child.reading, do: GenServer.reply(from, {:ok, tail})
+      %{child | reading: []}
+    end)
+  end
+
+  def handle({:info, info}, state) do
+    for from <- state.asking.info, do: GenServer.reply(from, {:ok, info})
+    put_in(state.asking.info, [])
+  end
+
+  def handle({:log, level, message}, state) do
+    level = if level == :warn, do: :warning, else: level
+
+    if state.log_level != :none and Logger.compare_levels(level, state.log_level) != :lt do
+      Logger.log(level, "Snakepit's guardian: #{message}")
+    end
+
+    state
+  end
+
+  def handle({:refused, reason}, state) do
+    Logger.error("Snakepit's guardian does not understand this BEAM: #{reason}")
+    state
+  end
+
+  @doc """
+  Asks for the end of all children. One request is under way at a time: an answer does not say which one
+  it is for.
+  """
+  def stop_all(state, from, request) do
+    case state.asking.stop_all do
+      [] -> ask_next(put_in(state.asking.stop_all, [{from, request}]))
+      under_way -> put_in(state.asking.stop_all, under_way ++ [{from, request}])
+    end
+  end
+
+  defp ask_next(state) do
+    with [{_from, request} | _later] <- state.asking.stop_all,
+         do: Line.command(state.port, request)
+
+    state
+  end
+
+  defp tree_gone(killed, []), do: {:tree_gone, killed}
+  defp tree_gone(_killed, survivors), do: {:survivors, survivors}
+
+  defp gone(_operation, [], answer), do: answer
+
+  defp gone(operation, survivors, _answer) do
+    {:error, %Error{operation: operation, reason: :survivors, os_pids: survivors}}
+  end
+end

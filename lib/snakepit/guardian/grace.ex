@@ -1,0 +1,40 @@
+defmodule Snakepit.Guardian.Grace do
+  @moduledoc false
+
+  # The longest grace period that any process of a run was started with, or that the watchdog gives to
+  # those that have none of their own. Whoever waits for the end of everything waits that long.
+  #
+  # It belongs to the run and not to the server, which may be killed; and the ledger has it too, for the
+  # next BEAM, which waits for the guardian of this one. It only grows: a process that is gone makes
+  # nobody wait, and those who wait do so for the guardian, which does not take longer than it has to.
+
+  alias Snakepit.Ledger.Journal
+  alias Snakepit.Run
+
+  @doc "A run begins with what the watchdog gives."
+  @spec new(non_neg_integer()) :: :atomics.atomics_ref()
+  def new(grace_ms) do
+    longest = :atomics.new(1, [])
+    :atomics.put(longest, 1, grace_ms)
+    longest
+  end
+
+  @doc "The longest one so far; 0 if there is no run."
+  @spec longest(Run.t() | nil) :: non_neg_integer()
+  def longest(nil), do: 0
+  def longest(run), do: :atomics.get(run.grace, 1)
+
+  @doc "Notes the grace period of a process. Only the guardian's server calls this."
+  @spec note(Run.t(), non_neg_integer() | nil) :: :ok
+  def note(_run, nil), do: :ok
+
+  def note(run, grace_ms) do
+    if grace_ms > longest(run) do
+      # If it cannot be written, the next BEAM waits for a shorter time, and then sweeps up by itself.
+      Journal.append(run.journal, {:grace, grace_ms})
+      :atomics.put(run.grace, 1, grace_ms)
+    end
+
+    :ok
+  end
+end

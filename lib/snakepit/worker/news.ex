@@ -1,0 +1,105 @@
+defmodule Snakepit.Worker.News do
+  @moduledoc false
+
+  # What is told of a worker, in the log and to those who listen to `Snakepit.Telemetry`.
+
+  require Logger
+
+  alias Snakepit.{Error, Telemetry}
+  alias Snakepit.Worker.{Ending, Tail}
+
+  @doc "Its process runs and is ready."
+  def started(worker) do
+    Telemetry.execute(
+      [:snakepit, :process, :started],
+      %{count: 1, startup_duration_ms: now() - worker.started_at},
+      %{
+        worker_id: worker.options.id,
+        os_pid: worker.child.os_pid,
+        beam_pid: String.to_integer(System.pid())
+      }
+    )
+  end
+
+  @doc "Its process was lost with the guardian, and another runs in its place and is ready."
+  def restarted(worker, lost, duration_ms) do
+    Logger.warning(
+      "Snakepit worker #{worker.options.id} has lost its OS process #{lost.child.os_pid} with the " <>
+        "guardian, and runs again as #{worker.child.os_pid} after #{duration_ms} ms"
+    )
+
+    Telemetry.execute(
+      [:snakepit, :process, :restarted],
+      %{count: 1, duration_ms: duration_ms},
+      %{
+        worker_id: worker.options.id,
+        os_pid: worker.child.os_pid,
+        previous_os_pid: lost.child.os_pid,
+        reason: :guardian_down
+      }
+    )
+  end
+
+  @doc "Its process is gone, with everything that it had started."
+  def ended(worker, reason, tail) do
+    exit = with {exit, _tail} <- worker.exit, do: exit
+    uptime = System.monotonic_time(:millisecond) - worker.started_at
+
+    Telemetry.execute(
+      [:snakepit, :process, :terminated],
+      %{count: 1, uptime_ms: uptime},
+      %{
+        worker_id: worker.options.id,
+        os_pid: worker.child.os_pid,
+        exit_code: exit && exit.status,
+        exit_signal: exit && exit.signal,
+        reason: reason,
+        output_tail: tail
+      }
+    )
+
+    message = fn ->
+      what = describe(worker.exit, reason)
+      said = if tail == "", do: "", else: "; its last output:\n" <> Tail.text(tail)
+
+      "Snakepit worker #{worker.options.id} (OS process #{worker.child.os_pid}) " <>
+        "#{what} after #{uptime} ms#{said}"
+    end
+
+    cond do
+      not Ending.orderly?(reason) -> Logger.error(message)
+      worker.tree_gone? -> Logger.debug(message)
+      # Asked to go, it went.
+      true -> :ok
+    end
+  end
+
+  @doc "How it ended, for people."
+  def describe(_exit, :heartbeat_timeout), do: "gave no heartbeats and was ended"
+  def describe(_exit, :guardian_down), do: "was lost with the guardian"
+
+  def describe(_exit, {:survivors, os_pids}),
+    do: "cannot be ended; still there are #{Error.pids(os_pids)}"
+
+  def describe({%{signal: signal}, _tail}, _reason) when signal != nil,
+    do: "was ended by #{signal}"
+
+  def describe({%{status: status}, _tail}, _reason), do: "ended with status #{status}"
+  def describe(nil, {:shutdown, %Error{detail: detail}}), do: "ended: #{detail}"
+  def describe(nil, reason), do: "ended: #{inspect(reason)}"
+
+  @doc "It has cleaned up after its process."
+  def cleaned_up(worker, method, answer, begun) do
+    with {:error, error} <- answer do
+      Logger.error("Snakepit worker #{worker.options.id}: #{Exception.message(error)}")
+    end
+
+    Telemetry.execute(
+      [:snakepit, :process, :cleanup_completed],
+      %{count: 1, cleanup_duration_ms: System.monotonic_time(:millisecond) - begun},
+      %{worker_id: worker.options.id, cleanup_method: method, success: answer == :ok}
+    )
+  end
+
+  defp now, do: System.monotonic_time(:millisecond)
+end
