@@ -188,7 +188,7 @@ defmodule Snakepit.Bench.Workers do
         name: "#{@interpreters} Python workers ready, beside a loop of the shell's",
         rounds: Enum.map(rounds, &{&1.pool / 1000, &1.loop / 1000}),
         unit: "ms",
-        target: {:ratio, Float.ceil(1 / 1.1, 3)}
+        target: {:ratio, 1.1}
       )
     ]
   end
