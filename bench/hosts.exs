@@ -16,7 +16,7 @@ defmodule Snakepit.Bench.Hosts do
   @rounds 12
   @within_ms 150_000
   # Of a turn within a visit.
-  @turn [rounds: 2, turn_ms: 150, calls: 3..1000, within_ms: 0]
+  @turn [rounds: 2, turn_ms: 150, calls: 3..1000]
 
   @impl true
   def run do

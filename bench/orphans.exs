@@ -53,14 +53,13 @@ defmodule Snakepit.Bench.Orphans do
   end
 
   defp dead_runs do
-    [none, five, ten] =
-      for runs <- [0, 5, 10] do
+    [five, ten] =
+      for runs <- [5, 10] do
         progress("start after #{runs} dead runs of #{@orphans} orphans each")
         DeadRuns.with_dead_runs(runs, @orphans, fn path, _ids -> DeadRuns.start_ms(path) end)
       end
 
     [
-      row(name: "start of the application with no dead run", value: none, unit: "ms"),
       row(name: "start with 5 dead runs of #{@orphans} orphans", value: five, unit: "ms"),
       row(
         name: "start with 10 dead runs of #{@orphans} orphans, beside twice that with 5",

@@ -27,7 +27,8 @@ defmodule Snakepit.Bench do
   One figure. `baseline` was measured beside it in the same run, in the same unit, and `ratio` is the
   value as a part of it. `ratios` are those of the single rounds, if there were any; `interval` is what
   they say about the ratio, or about the value if that has the target; `spread` is how much the baseline
-  varied between rounds. `scale` says what it is a point of.
+  varied between rounds; `quiet` is whether the machine did nothing else. `scale` says what it is a point
+  of.
   """
   @type row :: %{
           name: String.t(),
@@ -42,6 +43,7 @@ defmodule Snakepit.Bench do
           target: String.t() | nil,
           bound: bound() | nil,
           verdict: Verdict.t() | nil,
+          quiet: boolean(),
           scale: scale() | nil
         }
 
@@ -97,11 +99,22 @@ defmodule Snakepit.Bench do
       spread: figures.spread,
       target: bound && target(bound, better),
       bound: bound,
-      verdict:
-        bound && Verdict.judge(interval || certain(figures, bound), elem(bound, 1), better),
+      verdict: bound && judge(interval || certain(figures, bound), bound, better),
+      quiet: true,
       scale: fields[:scale]
     }
   end
+
+  @doc "The same row, judged as one that was measured while others worked on the machine."
+  @spec disturbed(row()) :: row()
+  def disturbed(%{bound: nil} = row), do: %{row | quiet: false}
+
+  def disturbed(%{bound: bound} = row) do
+    interval = Verdict.widen(row.interval || certain(row, bound))
+    %{row | quiet: false, verdict: judge(interval, bound, row.better)}
+  end
+
+  defp judge(interval, {_kind, bound}, better), do: Verdict.judge(interval, bound, better)
 
   defp figures(fields, []) do
     {value, baseline} = {Keyword.fetch!(fields, :value), fields[:baseline]}

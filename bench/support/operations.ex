@@ -70,6 +70,48 @@ defmodule Snakepit.Bench.Operations do
     us
   end
 
+  @doc "The application stopped and started again: the µs of its start, and of its stop."
+  @spec application() :: {start :: float(), stop :: float()}
+  def application do
+    {stop, :ok} = once(fn -> Application.stop(:snakepit) end)
+    {start, {:ok, _started}} = once(fn -> Application.ensure_all_started(:snakepit) end)
+    {start, stop}
+  end
+
+  @doc """
+  What an application like this cannot do without: a port, a DETS table, and a record that is on the
+  disk when it has started, and when it has stopped. The µs to open them, and to close them.
+  """
+  @spec port_and_files(Path.t()) :: {open :: float(), close :: float()}
+  def port_and_files(directory) do
+    program = program("cat")
+    table = Path.join(directory, "#{System.unique_integer([:positive])}.dets")
+    {:ok, record} = :file.open(table <> ".record", [:raw, :binary, :write])
+
+    {open, {port, name}} =
+      once(fn ->
+        {:ok, name} = :dets.open_file(make_ref(), file: String.to_charlist(table))
+        port = Port.open({:spawn_executable, program}, [:binary])
+        :ok = recorded(record)
+        {port, name}
+      end)
+
+    {close, :ok} =
+      once(fn ->
+        Port.close(port)
+        :ok = :dets.close(name)
+        recorded(record)
+      end)
+
+    :ok = :file.close(record)
+    {open, close}
+  end
+
+  defp recorded(record) do
+    :ok = :file.write(record, "a record of about this length")
+    :file.datasync(record)
+  end
+
   defp await_gone(path) do
     case :file.read_file_info(path, [:raw]) do
       {:ok, _info} -> await_gone(path)

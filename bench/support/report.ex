@@ -71,7 +71,8 @@ defmodule Snakepit.Bench.Report do
     interval = row.interval && " (#{cell(row.interval)})"
     said = verdict |> Atom.to_string() |> String.upcase()
 
-    "#{said}: #{row.name}: #{kind} #{cell(row[kind])}#{interval}, target #{row.target}#{noise(row)}"
+    "#{said}: #{row.name}: #{kind} #{cell(row[kind])}#{interval}, target #{row.target}" <>
+      noise(row) <> if(row.quiet, do: "", else: "; the machine was not quiet")
   end
 
   defp noise(%{spread: nil}), do: ""
@@ -120,7 +121,7 @@ defmodule Snakepit.Bench.Report do
 
   # What was saved before has no interval, and needs none: it has its rounds.
   defp fields(row) do
-    for key <- @columns ++ [:better, :ratios, :spread], do: {key, field(row[key])}
+    for key <- @columns ++ [:better, :ratios, :spread, :quiet], do: {key, field(row[key])}
   end
 
   defp field({low, high}), do: [low, high]

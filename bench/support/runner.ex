@@ -6,6 +6,8 @@ defmodule Snakepit.Bench.Runner do
   alias Snakepit.Bench.{Baseline, Herd, Machine, Plots, Report}
 
   @directory Path.expand("..", __DIR__)
+  # Until the kernel has put away what a benchmark has left.
+  @looks_afterwards 5
   @saved Path.join(@directory, "baseline.json")
   @options [
     others: :integer,
@@ -59,7 +61,8 @@ defmodule Snakepit.Bench.Runner do
       interval  where that median lies, with a probability of 95 %, as far as the rounds tell
       target    what is required of the ratio or the value
       verdict   met, MISSED, or undecided: the target lies within the interval, so the machine was too
-                noisy, or the two are too close, for this run to decide
+                noisy, or the two are too close, for this run to decide. While something else
+                works on the machine, only what is beyond four times the interval is decided
 
     --others N   runs them while that many other processes sleep on the host
     --json FILE  writes the rows and what they were measured on to FILE too
@@ -115,15 +118,18 @@ defmodule Snakepit.Bench.Runner do
   end
 
   defp measure(name, others) do
-    busy = Machine.await_quiet()
-    warning = Machine.warning(busy)
-    warning = warning && "#{warning}: #{name}"
-    IO.puts(:stderr, Enum.join([name | List.wrap(warning)], "\n"))
-    result = %{name: name, busy_percent: busy, warning: warning, rows: [], failed?: false}
+    before = Machine.await_quiet()
+    IO.puts(:stderr, Enum.join([name | List.wrap(Machine.warning(before))], "\n"))
+    result = %{name: name, rows: [], failed?: false}
 
     # In a process of its own, with an empty mailbox: whoever waits for a message in one that has those
     # of thousands of processes searches them all, and that was measured too.
-    Task.await(Task.async(fn -> rows(name, others, result) end), :infinity)
+    result = Task.await(Task.async(fn -> rows(name, others, result) end), :infinity)
+    busy = max(before, Machine.await_quiet(@looks_afterwards))
+    warning = Machine.warning(busy)
+    rows = if warning, do: Enum.map(result.rows, &Snakepit.Bench.disturbed/1), else: result.rows
+
+    Map.merge(result, %{rows: rows, busy_percent: busy, warning: warning && "#{warning}: #{name}"})
   end
 
   defp rows(name, others, result) do

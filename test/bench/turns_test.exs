@@ -17,9 +17,8 @@ defmodule Snakepit.Bench.TurnsTest do
   end
 
   test "each way has its turn in every round, the first by turns" do
-    opts = [rounds: 2, turn_ms: 0, calls: 2..2, warm_up: false]
-    assert Turns.run([told(:a), told(:b)], opts) == List.duplicate(%{a: [1, 1], b: [1, 1]}, 2)
-    assert heard() == [:a, :a, :b, :b, :b, :b, :a, :a]
+    assert Turns.each([told(:a), told(:b)], rounds: 3) == List.duplicate(%{a: 1, b: 1}, 3)
+    assert heard() == [:a, :b, :b, :a, :a, :b]
   end
 
   test "the first call of a turn is not counted" do
@@ -41,6 +40,10 @@ defmodule Snakepit.Bench.TurnsTest do
     slow = fn number -> Process.sleep(5) && number end
     assert Turns.repeat([rounds: 9, within_ms: 1], slow) == [1, 2, 3]
     assert Turns.repeat([rounds: 2, within_ms: 0], & &1) == [1, 2]
+  end
+
+  test "an option that nobody knows is refused" do
+    assert_raise ArgumentError, fn -> Turns.run([told(:a)], round: 1) end
   end
 
   test "what is compared is compared round by round" do

@@ -54,6 +54,21 @@ defmodule Snakepit.Bench.VerdictTest do
     assert row(name: "n", unit: "ms", rounds: noisy).verdict == nil
   end
 
+  test "what was measured beside others decides only what is far away" do
+    verdict = fn value, target ->
+      fields = [name: "r", unit: "ms", value: value, baseline: 1.0, target: {:ratio, target}]
+      Snakepit.Bench.disturbed(row(fields)).verdict
+    end
+
+    assert verdict.(1.0, 3.9) == :undecided
+    assert verdict.(1.0, 4) == :met
+    assert verdict.(1.0, 0.25) == :undecided
+    assert verdict.(1.0, 0.24) == :missed
+    none = row(name: "lost", unit: "", value: 0, target: {:value, 0})
+    assert Snakepit.Bench.disturbed(none).verdict == :met
+    refute Snakepit.Bench.disturbed(row(name: "free", unit: "ms", value: 1)).quiet
+  end
+
   test "rounds may have no baseline, and a figure no rounds" do
     row = row(name: "cpu", unit: "%", rounds: [0.1, 0.3, 0.2], target: {:value, 0.2})
     assert %{value: 0.2, interval: {0.1, 0.3}, verdict: :undecided, ratio: nil} = row
