@@ -35,7 +35,7 @@ defmodule Snakepit.Bench.KillByRunID do
       ps = round("ps, ps -p and kill", others, shell.(&ps_command/1))
 
       [
-        beside("ps, ps -p and kill", us, ps, {:ratio, 50}),
+        beside("ps, ps -p and kill", us, ps, {:ratio, 0.02}),
         beside("ps, /proc and kill", us, proc, nil)
       ]
     end)

@@ -1,7 +1,6 @@
 defmodule Snakepit.Bench.Ledger do
   @moduledoc """
-  What a durable registration costs, whether it is durable, and how long the clean-up after dead runs
-  takes.
+  What a durable registration costs, and whether it is durable.
   """
 
   @behaviour Snakepit.Bench
@@ -9,7 +8,7 @@ defmodule Snakepit.Bench.Ledger do
   import Snakepit.Bench
 
   alias Snakepit.{Command, Guardian, Native}
-  alias Snakepit.Bench.{DeadRuns, SecondBeam, Spawning}
+  alias Snakepit.Bench.{SecondBeam, Spawning}
   alias Snakepit.Ledger.DeadRun
   alias Snakepit.Pool.ProcessRegistry
   alias Snakepit.Test.BeamPort
@@ -20,11 +19,10 @@ defmodule Snakepit.Bench.Ledger do
   # What a record adds is small beside what the machine adds by itself: many short rounds.
   @spawn_rounds 40
   @few 25
-  @orphans 100
 
   @impl true
   def run do
-    alone() ++ at_once() ++ survival() ++ spawning() ++ reaping()
+    alone() ++ at_once() ++ survival() ++ spawning()
   end
 
   defp alone do
@@ -208,7 +206,7 @@ defmodule Snakepit.Bench.Ledger do
         name: "reserve, fork, activate, release, p50, beside fork and release",
         rounds: Enum.map(rounds, &{&1.ledger, &1.bare}),
         unit: "µs",
-        target: {:ratio, 0.91}
+        target: {:ratio, 1.1}
       )
     ]
   end
@@ -238,29 +236,6 @@ defmodule Snakepit.Bench.Ledger do
   defp start_bare(command, id) do
     {:ok, child} = Guardian.spawn(command, worker_id: id)
     Guardian.release(child)
-  end
-
-  defp reaping do
-    [none, five, ten] =
-      for runs <- [0, 5, 10] do
-        progress("start after #{runs} dead runs of #{@orphans} orphans each")
-
-        DeadRuns.with_dead_runs(runs, @orphans, fn directory, _ ->
-          DeadRuns.start_ms(directory)
-        end)
-      end
-
-    [
-      row(name: "start of the application with no dead run", value: none, unit: "ms"),
-      row(name: "start with 5 dead runs of #{@orphans} orphans", value: five, unit: "ms"),
-      row(
-        name: "start with 10 dead runs of #{@orphans} orphans, beside twice that with 5",
-        value: ten,
-        unit: "ms",
-        baseline: 2 * five,
-        target: {:ratio, 0.8}
-      )
-    ]
   end
 
   defp register(id, {os_pid, identity}) do

@@ -85,14 +85,8 @@ defmodule Snakepit.Bench.Workers do
         end
       )
 
-    stop_all(workers)
+    Spawning.stop_workers(workers)
     times
-  end
-
-  defp stop_all(workers) do
-    workers
-    |> Task.async_stream(&Worker.stop/1, max_concurrency: 100, timeout: 60_000)
-    |> Enum.each(fn {:ok, :ok} -> :ok end)
   end
 
   defp heartbeats do
@@ -135,7 +129,7 @@ defmodule Snakepit.Bench.Workers do
     lost =
       Enum.count(health, &(&1.missed_heartbeats > 0 or &1.pings_sent - &1.pongs_received > 1))
 
-    stop_all(workers)
+    Spawning.stop_workers(workers)
 
     [
       row(
@@ -188,7 +182,7 @@ defmodule Snakepit.Bench.Workers do
         name: "#{@interpreters} Python workers ready, beside a loop of the shell's",
         rounds: Enum.map(rounds, &{&1.pool / 1000, &1.loop / 1000}),
         unit: "ms",
-        target: {:ratio, Float.ceil(1 / 1.1, 3)}
+        target: {:ratio, 1.1}
       )
     ]
   end

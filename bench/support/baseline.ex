@@ -18,7 +18,7 @@ defmodule Snakepit.Bench.Baseline do
   Of a figure that has no rounds nothing is known about its noise: it has to be worse by more than a
   third.
 
-  A target that was met and is missed counts too, unless the best round still met it.
+  A target that was met and is missed counts too. One that cannot be decided any more does not.
   """
 
   alias Snakepit.Bench.JSON
@@ -47,10 +47,15 @@ defmodule Snakepit.Bench.Baseline do
   end
 
   defp row(saved) do
-    for key <- [:name, :value, :unit, :baseline, :ratio, :ratios, :target, :met], into: %{} do
-      {key, Map.fetch!(saved, Atom.to_string(key))}
-    end
+    for key <- [:name, :value, :unit, :better, :baseline, :ratio, :ratios, :target, :verdict],
+        into: %{},
+        do: {key, read(key, Map.fetch!(saved, Atom.to_string(key)))}
   end
+
+  defp read(key, text) when key in [:better, :verdict] and is_binary(text),
+    do: String.to_existing_atom(text)
+
+  defp read(_key, value), do: value
 
   @doc "The findings, those that matter most first. `then` and `now` are of the same benchmarks."
   @spec compare([map()], [map()]) :: [finding()]
@@ -92,9 +97,14 @@ defmodule Snakepit.Bench.Baseline do
   defp ratio(%{ratio: nil}, now), do: [{:new, now.name}]
   defp ratio(then, _now), do: [{:gone, "#{then.name}: its ratio"}]
 
+  # Of two figures the one that is worse, by how many times better they are than their baselines.
   defp below?(low, high) do
-    low.ratio < high.ratio * (1 - least(low, high)) and lower?(rounds(low), rounds(high))
+    score(low, low.ratio) < score(high, high.ratio) * (1 - least(low, high)) and
+      lower?(rounds(low), rounds(high))
   end
+
+  defp score(%{better: :lower}, ratio), do: 1 / ratio
+  defp score(%{better: :higher}, ratio), do: ratio
 
   defp lower?(low, high) do
     {few, many} = {length(low), length(high)}
@@ -108,19 +118,13 @@ defmodule Snakepit.Bench.Baseline do
   defp least(_one, %{ratios: []}), do: @least_without_rounds
   defp least(_one, _other), do: @least
 
-  defp rounds(%{ratios: [], ratio: ratio}), do: [ratio]
-  defp rounds(%{ratios: ratios}), do: ratios
+  defp rounds(%{ratios: [], ratio: ratio} = row), do: [score(row, ratio)]
+  defp rounds(%{ratios: ratios} = row), do: Enum.map(ratios, &score(row, &1))
 
-  defp target(%{met: true}, %{met: false} = now) do
-    if best_round_meets?(now), do: [], else: [{:worse, "#{now.name}: met #{now.target} before"}]
-  end
+  defp target(%{verdict: :met}, %{verdict: :missed} = now),
+    do: [{:worse, "#{now.name}: met #{now.target} before"}]
 
   defp target(_then, _now), do: []
-
-  defp best_round_meets?(%{bound: {:ratio, least}, ratios: [_ | _] = ratios}),
-    do: Enum.max(ratios) >= least
-
-  defp best_round_meets?(_row), do: false
 
   defp told(then, now) do
     "#{now.name}: ratio #{spread(now)}, was #{spread(then)}"

@@ -14,35 +14,48 @@ defmodule Snakepit.Bench do
         def run do
           nap = time(100, fn -> Process.sleep(1) end)
           shell = time(100, fn -> System.cmd("sleep", ["0.001"]) end)
-          [row(name: "nap", value: nap.p50, unit: "µs", baseline: shell.p50, target: {:ratio, 2})]
+          [row(name: "nap", value: nap.p50, unit: "µs", baseline: shell.p50, target: {:ratio, 0.5})]
         end
       end
 
   Whatever it starts it ends itself, also when it fails.
   """
 
+  alias Snakepit.Bench.Verdict
+
   @typedoc """
-  One figure. `baseline` was measured beside it in the same run, in the same unit. `ratio` says how
-  many times better the value is than the baseline: above 1 it is faster, smaller, or more per second.
-  `ratios` are those of the single rounds, if there were any. `scale` says what it is a point of.
+  One figure. `baseline` was measured beside it in the same run, in the same unit, and `ratio` is the
+  value as a part of it. `ratios` are those of the single rounds, if there were any; `interval` is what
+  they say about the ratio, or about the value if that has the target; `spread` is how much the baseline
+  varied between rounds; `quiet` is whether the machine did nothing else. `scale` says what it is a point
+  of.
   """
   @type row :: %{
           name: String.t(),
           value: number(),
           unit: String.t(),
+          better: Verdict.better(),
           baseline: number() | nil,
           ratio: float() | nil,
           ratios: [float()],
+          interval: Verdict.interval() | nil,
+          spread: float() | nil,
           target: String.t() | nil,
           bound: bound() | nil,
-          met: boolean() | nil,
+          verdict: Verdict.t() | nil,
+          quiet: boolean(),
           scale: scale() | nil
         }
 
   @type bound :: {:ratio | :value, number()}
 
-  @typedoc "What was measured, at which size, beside what."
-  @type scale :: {figure :: String.t(), size :: pos_integer(), beside :: String.t()}
+  @typedoc "What was measured, at which size of what, beside what."
+  @type scale :: %{
+          figure: String.t(),
+          of: String.t(),
+          size: non_neg_integer(),
+          beside: String.t()
+        }
 
   @callback run() :: [row()]
 
@@ -53,11 +66,12 @@ defmodule Snakepit.Bench do
     * `:value` - required, unless there are `:rounds`
     * `:better` - `:lower`, the default, as for times and memory, or `:higher`, as for rates
     * `:baseline` - the same thing done the other way
-    * `:rounds` - a list of `{value, baseline}`, instead of those: their medians are taken. Whoever
-      compares runs learns from them how much the figure varies by itself.
-    * `:target` - `{:ratio, r}`: at least `r` times as good as the baseline; or `{:value, v}`: `v`
-      or better
-    * `:scale` - for figures that are measured at several sizes: what they are drawn as
+    * `:rounds` - a list of `{value, baseline}`, or of values, instead of those: their medians are
+      taken, and the ratio is the median of the rounds' ratios, because a round's two figures were
+      measured right after each other
+    * `:target` - `{:ratio, r}`: the value is to be `r` times the baseline, or better; `{:value, v}`:
+      it is to be `v`, or better
+    * `:scale` - for figures that are measured at several sizes: what they are listed and drawn as
 
   """
   @spec row(keyword()) :: row()
@@ -69,42 +83,76 @@ defmodule Snakepit.Bench do
       )
 
     [name, unit] = Enum.map([:name, :unit], &Keyword.fetch!(fields, &1))
-    {rounds, better} = {fields[:rounds] || [], fields[:better]}
-    {value, baseline} = figures(fields, rounds)
-    ratio = baseline && ratio(better, value, baseline)
-    {target, met} = judge(fields[:target], better, value, ratio)
+    {better, bound} = {fields[:better], fields[:target]}
+    figures = figures(fields, fields[:rounds] || [])
+    interval = interval(figures, bound)
 
     %{
       name: name,
-      value: value,
+      value: figures.value,
       unit: unit,
-      baseline: baseline,
-      ratio: ratio,
-      ratios: for({value, baseline} <- rounds, do: ratio(better, value, baseline)),
-      target: target,
-      bound: fields[:target],
-      met: met,
+      better: better,
+      baseline: figures.baseline,
+      ratio: figures.ratio,
+      ratios: figures.ratios,
+      interval: interval,
+      spread: figures.spread,
+      target: bound && target(bound, better),
+      bound: bound,
+      verdict: bound && judge(interval || certain(figures, bound), bound, better),
+      quiet: true,
       scale: fields[:scale]
     }
   end
 
-  defp figures(fields, []), do: {Keyword.fetch!(fields, :value), fields[:baseline]}
+  @doc "The same row, judged as one that was measured while others worked on the machine."
+  @spec disturbed(row()) :: row()
+  def disturbed(%{bound: nil} = row), do: %{row | quiet: false}
 
-  defp figures(_fields, rounds) do
-    {values, baselines} = Enum.unzip(rounds)
-    {percentile(values, 50), percentile(baselines, 50)}
+  def disturbed(%{bound: bound} = row) do
+    interval = Verdict.widen(row.interval || certain(row, bound))
+    %{row | quiet: false, verdict: judge(interval, bound, row.better)}
   end
 
-  defp ratio(:lower, value, baseline), do: baseline / value
-  defp ratio(:higher, value, baseline), do: value / baseline
+  defp judge(interval, {_kind, bound}, better), do: Verdict.judge(interval, bound, better)
 
-  defp judge(nil, _better, _value, _ratio), do: {nil, nil}
+  defp figures(fields, []) do
+    {value, baseline} = {Keyword.fetch!(fields, :value), fields[:baseline]}
+    ratio = baseline && value / baseline
+    %{value: value, baseline: baseline, ratio: ratio, values: [], ratios: [], spread: nil}
+  end
 
-  defp judge({:ratio, least}, _better, _value, ratio) when is_number(ratio),
-    do: {"ratio >= #{least}", ratio >= least}
+  defp figures(_fields, [{_value, _baseline} | _] = rounds) do
+    {values, baselines} = Enum.unzip(rounds)
+    ratios = for {value, baseline} <- rounds, do: value / baseline
+    [value, baseline, ratio] = for list <- [values, baselines, ratios], do: percentile(list, 50)
 
-  defp judge({:value, most}, :lower, value, _ratio), do: {"value <= #{most}", value <= most}
-  defp judge({:value, least}, :higher, value, _ratio), do: {"value >= #{least}", value >= least}
+    %{
+      value: value,
+      baseline: baseline,
+      ratio: ratio,
+      values: values,
+      ratios: ratios,
+      spread: Verdict.spread(baselines)
+    }
+  end
+
+  defp figures(_fields, values) do
+    value = percentile(values, 50)
+    %{value: value, baseline: nil, ratio: nil, values: values, ratios: [], spread: nil}
+  end
+
+  defp interval(%{values: []}, _bound), do: nil
+  defp interval(%{values: values}, {:value, _}), do: Verdict.interval(values)
+  defp interval(%{ratios: [_ | _] = ratios}, _bound), do: Verdict.interval(ratios)
+  defp interval(%{values: values}, _bound), do: Verdict.interval(values)
+
+  # Of what was measured once nothing is known but the figure itself.
+  defp certain(%{ratio: ratio}, {:ratio, _}) when is_number(ratio), do: {ratio, ratio}
+  defp certain(%{value: value}, {:value, _}), do: {value, value}
+
+  defp target({kind, bound}, :lower), do: "#{kind} <= #{bound}"
+  defp target({kind, bound}, :higher), do: "#{kind} >= #{bound}"
 
   @doc """
   Calls `fun` again and again and gives the percentiles of the time that a call took, in µs.
@@ -136,9 +184,7 @@ defmodule Snakepit.Bench do
 
   @doc "The value below or at which `percent` of them lie."
   @spec percentile([number(), ...], 1..100) :: number()
-  def percentile(values, percent) do
-    values |> Enum.sort() |> Enum.at(ceil(length(values) * percent / 100) - 1)
-  end
+  defdelegate percentile(values, percent), to: Verdict
 
   @doc "Runs `fun` with a directory of its own, which is gone afterwards."
   @spec with_directory((Path.t() -> value)) :: value when value: term()

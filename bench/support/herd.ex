@@ -12,6 +12,8 @@ defmodule Snakepit.Bench.Herd do
   @type group :: {pos_integer(), Snakepit.RunID.t() | nil}
 
   @patience_ms 60_000
+  # After thousands have come or gone, until the kernel is done with it.
+  @settle_ms 300
 
   @doc "Runs `fun` while the herd is there and at rest. Returns when all of it has gone."
   @spec with_herd([group()], (t() -> value)) :: value when value: term()
@@ -24,6 +26,34 @@ defmodule Snakepit.Bench.Herd do
     after
       stop(herd)
     end
+  end
+
+  @doc """
+  Calls `fun` with each number while so many processes are there, from the least to the most or, with
+  `:down`, the other way. Gives what it returned for each.
+  """
+  @spec at_sizes([non_neg_integer(), ...], :up | :down, (non_neg_integer() -> value)) ::
+          %{non_neg_integer() => value}
+        when value: term()
+  def at_sizes(sizes, order, fun), do: Map.new(visit(Enum.sort(sizes), 0, order, fun))
+
+  defp visit([], _there, _order, _fun), do: []
+
+  defp visit([size | larger], there, order, fun) do
+    with_more(size - there, fn ->
+      case order do
+        :up -> [measured(size, fun) | visit(larger, size, order, fun)]
+        :down -> visit(larger, size, order, fun) ++ [measured(size, fun)]
+      end
+    end)
+  end
+
+  defp with_more(0, fun), do: fun.()
+  defp with_more(count, fun), do: with_herd([{count, nil}], fn _herd -> fun.() end)
+
+  defp measured(size, fun) do
+    Process.sleep(@settle_ms)
+    {size, fun.(size)}
   end
 
   @doc """
@@ -69,7 +99,8 @@ defmodule Snakepit.Bench.Herd do
   end
 
   defp stop(%{port: port}) do
-    Port.command(port, "end\n")
+    # A message and not a call, which raises where the port has closed.
+    send(port, {self(), {:command, "end\n"}})
 
     receive do
       {^port, {:exit_status, 0}} -> :ok

@@ -43,15 +43,16 @@ defmodule Snakepit.Bench.Plots do
   @doc "A panel per figure that has sizes; Snakepit and what it was measured beside over the size."
   @spec scale([Snakepit.Bench.row()]) :: [keyword()]
   def scale(rows) do
-    rows = for %{scale: {_, _, _}} = row <- rows, do: row
+    rows = for %{scale: %{}} = row <- rows, do: row
 
-    for figure <- rows |> Enum.map(&elem(&1.scale, 0)) |> Enum.uniq() do
-      rows = Enum.filter(rows, &(elem(&1.scale, 0) == figure))
-      others = rows |> Enum.map(&elem(&1.scale, 2)) |> Enum.uniq()
+    for figure <- rows |> Enum.map(& &1.scale.figure) |> Enum.uniq() do
+      rows = Enum.filter(rows, &(&1.scale.figure == figure))
+      others = rows |> Enum.map(& &1.scale.beside) |> Enum.uniq()
 
       [
         title: figure,
-        x: [label: "processes", log: true],
+        # There is no zero on a logarithmic axis.
+        x: [label: hd(rows).scale.of, log: Enum.all?(rows, &(&1.scale.size > 0))],
         y: [label: hd(rows).unit, from_zero: true, log: wide?(rows)],
         series: [line("Snakepit", rows, & &1.value) | Enum.map(others, &beside(&1, rows))]
       ]
@@ -65,11 +66,11 @@ defmodule Snakepit.Bench.Plots do
   end
 
   defp beside(other, rows),
-    do: line(other, Enum.filter(rows, &(elem(&1.scale, 2) == other)), & &1.baseline)
+    do: line(other, Enum.filter(rows, &(&1.scale.beside == other)), & &1.baseline)
 
   # Beside two others the value is in two rows, and is drawn once.
   defp line(label, rows, figure) do
-    points = for row <- rows, do: [elem(row.scale, 1), figure.(row)]
+    points = for row <- rows, do: [row.scale.size, figure.(row)]
     [label: label, style: "both", points: Enum.uniq_by(points, &hd/1)]
   end
 
@@ -78,7 +79,7 @@ defmodule Snakepit.Bench.Plots do
   def targets(rows) do
     for %{bound: {kind, bound}} = row <- rows do
       figures = figures(kind, row)
-      colour = if row.met, do: [], else: [color: @missed]
+      colour = if row.verdict == :missed, do: [color: @missed], else: []
       measured = for {figure, round} <- Enum.with_index(figures, 1), do: [round, figure]
       # A little longer, so that it is a line beside a single point too.
       required = [[0.5, bound], [length(figures) + 0.5, bound]]

@@ -5,6 +5,22 @@ defmodule Snakepit.Bench.Ports do
 
   @patience_ms 60_000
 
+  @doc "One after the other: the µs until the last `Port.open/2` has returned."
+  @spec one_after_the_other(pos_integer()) :: float()
+  def one_after_the_other(count) do
+    program = System.find_executable("cat")
+
+    {us, ports} =
+      Snakepit.Bench.once(fn ->
+        for _one <- 1..count, do: Port.open({:spawn_executable, program}, [:binary])
+      end)
+
+    os_pids = for port <- ports, do: port |> Port.info(:os_pid) |> elem(1)
+    Enum.each(ports, &Port.close/1)
+    await_gone(os_pids, System.monotonic_time(:millisecond) + @patience_ms)
+    us
+  end
+
   @doc """
   Each by a process of its own, all at once. Gives the µs until the last `Port.open/2` has returned,
   which is when the process has been forked and not, as through the gate, when its program runs.

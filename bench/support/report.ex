@@ -5,8 +5,8 @@ defmodule Snakepit.Bench.Report do
 
   alias Snakepit.Bench.{JSON, Machine}
 
-  @columns [:name, :value, :unit, :baseline, :ratio, :target, :met]
-  @left [:name, :unit, :target]
+  @columns [:name, :value, :unit, :baseline, :ratio, :interval, :target, :verdict]
+  @left [:name, :unit, :interval, :target, :verdict]
 
   @doc "An aligned table with a head."
   @spec table([Snakepit.Bench.row()]) :: String.t()
@@ -28,8 +28,9 @@ defmodule Snakepit.Bench.Report do
   defp pad(_key, text, width), do: String.pad_leading(text, width)
 
   defp cell(nil), do: ""
-  defp cell(true), do: "yes"
-  defp cell(false), do: "NO"
+  defp cell(:missed), do: "MISSED"
+  defp cell(verdict) when is_atom(verdict), do: Atom.to_string(verdict)
+  defp cell({low, high}), do: "#{cell(low)} to #{cell(high)}"
   defp cell(text) when is_binary(text), do: text
   defp cell(number), do: :erlang.float_to_binary(number / 1, decimals: decimals(abs(number)))
 
@@ -37,6 +38,62 @@ defmodule Snakepit.Bench.Report do
   defp decimals(size) when size >= 10, do: 1
   defp decimals(size) when size >= 1, do: 2
   defp decimals(_size), do: 3
+
+  @doc """
+  Figures that were measured at several sizes: a table per kind of size, with a line per size and a
+  column for each figure and for what it was measured beside. None, if there are no such figures.
+  """
+  @spec sizes([Snakepit.Bench.row()]) :: [String.t()]
+  def sizes(rows) do
+    for {{of, unit}, rows} <- groups(rows) do
+      columns = for row <- rows, uniq: true, do: {row.scale.figure, row.scale.beside}
+
+      head = for {figure, beside} <- columns, do: ["#{figure}, #{unit}", beside]
+      sizes = rows |> Enum.map(& &1.scale.size) |> Enum.uniq() |> Enum.sort()
+
+      lines =
+        for size <- sizes do
+          at = for row <- rows, row.scale.size == size, into: %{}, do: {column(row), row}
+          ["#{size}" | Enum.flat_map(columns, &both(at[&1]))]
+        end
+
+      markdown([[of | Enum.concat(head)] | lines])
+    end
+  end
+
+  @doc "A sentence about each target that is missed or undecided, with what it was decided by."
+  @spec verdicts([Snakepit.Bench.row()]) :: [String.t()]
+  def verdicts(rows) do
+    for verdict <- [:missed, :undecided], %{verdict: ^verdict} = row <- rows, do: sentence(row)
+  end
+
+  defp sentence(%{bound: {kind, _}, verdict: verdict} = row) do
+    interval = row.interval && " (#{cell(row.interval)})"
+    said = verdict |> Atom.to_string() |> String.upcase()
+
+    "#{said}: #{row.name}: #{kind} #{cell(row[kind])}#{interval}, target #{row.target}" <>
+      noise(row) <> if(row.quiet, do: "", else: "; the machine was not quiet")
+  end
+
+  defp noise(%{spread: nil}), do: ""
+  defp noise(%{spread: spread}), do: "; the baseline varied by #{round(100 * spread)} %"
+
+  # In the order in which they were measured.
+  defp groups(rows) do
+    rows = for %{scale: %{}} = row <- rows, do: row
+    keys = rows |> Enum.map(&{&1.scale.of, &1.unit}) |> Enum.uniq()
+    for key <- keys, do: {key, Enum.filter(rows, &({&1.scale.of, &1.unit} == key))}
+  end
+
+  defp column(row), do: {row.scale.figure, row.scale.beside}
+
+  defp both(nil), do: ["", ""]
+  defp both(row), do: [cell(row.value), cell(row.baseline)]
+
+  defp markdown([head | lines]) do
+    rule = for _ <- head, do: "---"
+    Enum.map_join([head, rule | lines], "\n", &"| #{Enum.join(&1, " | ")} |")
+  end
 
   @doc "What the figures were measured on, a fact per line."
   @spec head(Machine.facts()) :: String.t()
@@ -62,5 +119,11 @@ defmodule Snakepit.Bench.Report do
 
   defp inner({name, fact}), do: "#{JSON.encode(name)}: #{JSON.encode(fact)}"
 
-  defp fields(row), do: for(key <- @columns ++ [:ratios], do: {key, row[key]})
+  # What was saved before has no interval, and needs none: it has its rounds.
+  defp fields(row) do
+    for key <- @columns ++ [:better, :ratios, :spread, :quiet], do: {key, field(row[key])}
+  end
+
+  defp field({low, high}), do: [low, high]
+  defp field(value), do: value
 end

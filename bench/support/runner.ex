@@ -3,14 +3,23 @@ defmodule Snakepit.Bench.Runner do
   `script/bench`: finds benchmarks, runs them one after the other, reports.
   """
 
-  alias Snakepit.Bench.{Baseline, Machine, Plots, Report}
+  alias Snakepit.Bench.{Baseline, Herd, Machine, Plots, Report}
 
   @directory Path.expand("..", __DIR__)
+  # Until the kernel has put away what a benchmark has left.
+  @looks_afterwards 5
   @saved Path.join(@directory, "baseline.json")
-  @options [json: :string, plots: :string, check: :boolean, save: :boolean, help: :boolean]
+  @options [
+    others: :integer,
+    json: :string,
+    plots: :string,
+    check: :boolean,
+    save: :boolean,
+    help: :boolean
+  ]
 
   @doc "Gives the exit status. A relative path in `arguments` is relative to `caller`."
-  @spec main([String.t()], Path.t()) :: 0 | 1 | 2
+  @spec main([String.t()], Path.t()) :: 0 | 1 | 2 | 3
   def main(arguments, caller) do
     # Whatever the locale, the table has a µ in it.
     for device <- [:standard_io, :standard_error], do: :io.setopts(device, encoding: :unicode)
@@ -23,6 +32,7 @@ defmodule Snakepit.Bench.Runner do
       options[:help] -> IO.puts(usage()) && 0
       invalid != [] -> refuse("not understood: #{Enum.map_join(invalid, " ", &elem(&1, 0))}")
       unknown != [] -> refuse("no such benchmark: #{Enum.join(unknown, ", ")}")
+      options[:others] && (options[:check] || options[:save]) -> refuse(others_alone())
       not writable?(options) -> refuse("cannot write to #{options[:json] || options[:plots]}")
       options[:check] && not File.exists?(@saved) -> refuse("nothing was saved to compare with")
       names == [] -> run(known(), options)
@@ -41,27 +51,36 @@ defmodule Snakepit.Bench.Runner do
 
   defp usage do
     """
-    usage: script/bench [NAME...] [--json FILE] [--plots DIR] [--check | --save]
+    usage: script/bench [NAME...] [--others N] [--json FILE] [--plots DIR] [--check | --save]
 
     Runs the named benchmarks, or all, and prints a row for each thing measured:
 
       value     what Snakepit takes or gives
-      baseline  the same thing done the other way, in the same run and unit
-      ratio     how many times better the value is than the baseline
+      baseline  the same thing done the other way, by turns in the same run, in the same unit
+      ratio     the value as a part of the baseline; the median of all rounds
+      interval  where that median lies, with a probability of 95 %, as far as the rounds tell
       target    what is required of the ratio or the value
-      met       whether it is so
+      verdict   met, MISSED, or undecided: the target lies within the interval, so the machine was too
+                noisy, or the two are too close, for this run to decide. While something else
+                works on the machine, only what is beyond four times the interval is decided
 
+    --others N   runs them while that many other processes sleep on the host
     --json FILE  writes the rows and what they were measured on to FILE too
     --plots DIR  draws them: scale.png, figures over size; targets.png, figures and their targets
     --check      compares them with bench/baseline.json and says what got worse
     --save       makes them the ones that the next are compared with
 
-    The exit status is 1 if a benchmark failed or a target is not met; with --check, if a benchmark
-    failed or something got worse.
+    `script/bench hosts` measures with 0, 1000 and 3000 other processes on the host, one beside the
+    other, and prints that as a table too.
+
+    The exit status is 1 if a benchmark failed or a target is missed, and 3 if nothing worse happened
+    than that a target is undecided; with --check, 1 if a benchmark failed or something got worse.
 
     Benchmarks: #{Enum.join(known(), ", ")}\
     """
   end
+
+  defp others_alone, do: "--others measures something else than what --check and --save are about"
 
   defp refuse(reason) do
     IO.puts(:stderr, "#{reason}\n\n#{usage()}")
@@ -74,7 +93,7 @@ defmodule Snakepit.Bench.Runner do
 
   defp run(names, options) do
     facts = Machine.facts()
-    results = Enum.map(names, &measure/1)
+    results = Enum.map(names, &measure(&1, options[:others] || 0))
     facts = facts ++ [busy_percent: results |> Enum.map(& &1.busy_percent) |> Enum.max()]
     rows = Enum.flat_map(results, & &1.rows)
     failed = for %{failed?: true, name: name} <- results, do: name
@@ -83,30 +102,41 @@ defmodule Snakepit.Bench.Runner do
     for warning <- results |> Enum.map(& &1.warning) |> Enum.uniq(), warning, do: tell(warning)
     if options[:json], do: File.write!(options[:json], Report.json(facts, rows))
     for name <- failed, do: tell("FAILED: #{name}, as told above")
-    missed = for %{met: false} = row <- rows, do: row
-    for row <- missed, do: tell("NOT MET: #{row.name}: #{row.target}")
+    for table <- Report.sizes(rows), do: tell(table)
+    for [_ | _] = verdicts <- [Report.verdicts(rows)], do: tell(Enum.join(verdicts, "\n"))
 
     drawn? = options[:plots] == nil or drawn?(rows, facts, options[:plots])
-    well? = if options[:check], do: not worse?(names -- failed, facts, rows), else: missed == []
+    worse? = options[:check] == true and worse?(names -- failed, facts, rows)
     if options[:save] && failed == [], do: save(names, facts, rows)
-    if failed == [] and drawn? and well?, do: 0, else: 1
+    verdicts = if options[:check], do: [], else: Enum.map(rows, & &1.verdict)
+
+    cond do
+      failed != [] or not drawn? or worse? or :missed in verdicts -> 1
+      :undecided in verdicts -> 3
+      true -> 0
+    end
   end
 
-  defp measure(name) do
-    busy = Machine.await_quiet()
-    warning = Machine.warning(busy)
-    warning = warning && "#{warning}: #{name}"
-    IO.puts(:stderr, Enum.join([name | List.wrap(warning)], "\n"))
-    result = %{name: name, busy_percent: busy, warning: warning, rows: [], failed?: false}
+  defp measure(name, others) do
+    before = Machine.await_quiet()
+    IO.puts(:stderr, Enum.join([name | List.wrap(Machine.warning(before))], "\n"))
+    result = %{name: name, rows: [], failed?: false}
 
     # In a process of its own, with an empty mailbox: whoever waits for a message in one that has those
     # of thousands of processes searches them all, and that was measured too.
-    Task.await(Task.async(fn -> rows(name, result) end), :infinity)
+    result = Task.await(Task.async(fn -> rows(name, others, result) end), :infinity)
+    busy = max(before, Machine.await_quiet(@looks_afterwards))
+    warning = Machine.warning(busy)
+    rows = if warning, do: Enum.map(result.rows, &Snakepit.Bench.disturbed/1), else: result.rows
+
+    Map.merge(result, %{rows: rows, busy_percent: busy, warning: warning && "#{warning}: #{name}"})
   end
 
-  defp rows(name, result) do
+  defp rows(name, others, result) do
     [{module, _binary} | _] = Code.require_file(name <> ".exs", @directory)
-    %{result | rows: for(row <- module.run(), do: %{row | name: "#{name}: #{row.name}"})}
+    %{^others => rows} = Herd.at_sizes([others], :up, fn _others -> module.run() end)
+    name = if others == 0, do: name, else: "#{name} with #{others} others"
+    %{result | rows: for(row <- rows, do: %{row | name: "#{name}: #{row.name}"})}
   catch
     # Also exits and throws: the others run all the same.
     kind, reason ->

@@ -13,7 +13,7 @@ defmodule Snakepit.Bench.SecondBeam do
   @type t :: %__MODULE__{}
 
   @patience_ms 60_000
-  @libraries ~w(bench spawning)
+  @libraries ~w(verdict bench turns operations spawning ports)
 
   @doc "Runs `fun` while it is there."
   @spec with_beam((t() -> value)) :: value when value: term()

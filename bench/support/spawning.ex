@@ -1,9 +1,9 @@
 defmodule Snakepit.Bench.Spawning do
   @moduledoc """
-  Starting processes through the gate until they run, in this BEAM. Each gives µs.
+  Starting processes until they run, in this BEAM: through the gate, or as workers. Each gives µs.
   """
 
-  alias Snakepit.{Command, Guardian}
+  alias Snakepit.{Command, Guardian, Worker}
 
   @patience_ms 60_000
 
@@ -48,6 +48,27 @@ defmodule Snakepit.Bench.Spawning do
       for owner <- owners, do: send(owner, :go)
       for _owner <- owners, do: receive(do: ({:running, os_pid} -> os_pid))
     end)
+  end
+
+  @doc "Workers of the caller, one after the other: how long until the last one runs, and they."
+  @spec workers(pos_integer()) :: {float(), [pid()]}
+  def workers(count) do
+    command = command()
+
+    Snakepit.Bench.once(fn ->
+      for _one <- 1..count do
+        {:ok, worker} = Worker.start_link(cmd: command)
+        worker
+      end
+    end)
+  end
+
+  @doc "Stops workers, all at once."
+  @spec stop_workers([pid()]) :: :ok
+  def stop_workers(workers) do
+    workers
+    |> Task.async_stream(&Worker.stop/1, max_concurrency: 100, timeout: @patience_ms)
+    |> Enum.each(fn {:ok, :ok} -> :ok end)
   end
 
   @doc "Ends all, and waits until the guardian is as it was before the first."

@@ -18,7 +18,7 @@ defmodule Snakepit.Bench.BaselineTest do
 
   test "a ratio that is worse in every round, and by more than a tenth, is worse" do
     assert [{:worse, text}] = Baseline.compare([figure(@rounds)], [figure(slower(1.25))])
-    assert text == "start: ratio 0.8 (0.769 to 0.833), was 1.0 (0.962 to 1.042)"
+    assert text == "start: ratio 1.25 (1.2 to 1.3), was 1.0 (0.96 to 1.04)"
     assert [{:better, _}] = Baseline.compare([figure(slower(1.25))], [figure(@rounds)])
   end
 
@@ -62,14 +62,14 @@ defmodule Snakepit.Bench.BaselineTest do
     assert [{:worse, _}] = Baseline.compare([rate.(slower(1.25))], [rate.(@rounds)])
   end
 
-  test "a target that was met and is not is worse, unless a round met it" do
-    target = [target: {:ratio, 0.98}]
+  test "a target that was met and is missed is worse, unless that is undecided" do
+    target = [target: {:ratio, 1.02}]
     before = figure([10.0, 10.1, 10.0], target)
-    assert before.met
     missed = figure([10.3, 10.4, 10.3], target)
-    assert Baseline.compare([before], [missed]) == [{:worse, "start: met ratio >= 0.98 before"}]
+    assert [before.verdict, missed.verdict] == [:met, :missed]
+    assert Baseline.compare([before], [missed]) == [{:worse, "start: met ratio <= 1.02 before"}]
     nearly = figure([10.3, 10.1, 10.3], target)
-    refute nearly.met
+    assert nearly.verdict == :undecided
     assert Baseline.compare([before], [nearly]) == []
     # Nothing is lost that was not there.
     assert Baseline.compare([missed], [missed]) == []
@@ -106,7 +106,10 @@ defmodule Snakepit.Bench.BaselineTest do
 
     saved = Baseline.read(path)
     assert saved.machine == %{"cpu" => "one \"with\" quotes", "load_average" => [0.5, 1.0]}
-    assert saved.rows == Enum.map(rows, &Map.drop(&1, [:bound, :scale]))
+
+    assert saved.rows ==
+             Enum.map(rows, &Map.drop(&1, [:bound, :scale, :interval, :spread, :quiet]))
+
     assert Baseline.compare(saved.rows, rows) == []
     assert Baseline.read(Path.join(directory, "none")) == %{machine: %{}, rows: []}
   end
