@@ -20,7 +20,4 @@ ExUnit.after_suite(fn _result ->
   end
 end)
 
-# What only a guardian can do that honours stop policies and the scope of `stop_all`.
-excluded = [:new_guardian | excluded]
-
 ExUnit.start(exclude: excluded, capture_log: true)

@@ -26,7 +26,6 @@ defmodule Snakepit.CleanupScopeTest do
         cleanup: quote(do: assert({:ok, %{killed: 0}} = Snakepit.cleanup())),
         script: quote(do: assert(Snakepit.run_as_script(fn -> 42 end) == 42))
       ] do
-    @tag :new_guardian
     test "workers that their supervisor starts again live on (#{name})" do
       path = temporary_path("asked")
       supervisor = start_supervisor(path)

@@ -6,7 +6,6 @@ defmodule Snakepit.StopPolicyTest do
 
   alias Snakepit.Test.{Beam, ProcScan}
 
-  @moduletag :new_guardian
   @moduletag timeout: 120_000
 
   # Longer than any grace period of the configuration here, and shorter than the worker's own.
@@ -104,7 +103,7 @@ defmodule Snakepit.StopPolicyTest do
     other = "setsid sh -c \"#{member.("other", 0)}\" & "
     leader = "trap 'sleep 0.5; echo leader >> #{path}; exit 0' TERM; "
     touch = ": > #{path}.up; "
-    ["sh", "-c", touch <> same <> other <> up <> leader <> "while :; do sleep 0.02; done"]
+    ["sh", "-c", touch <> same <> other <> leader <> up <> "while :; do sleep 0.02; done"]
   end
 
   for {mode, first} <- [

@@ -378,8 +378,11 @@ impl Trees {
             Phase::Running => {}
             Phase::Asked(_) => self.ask_on(now, id, out),
             Phase::Killing(_) => self.kill_on(now, id, out),
+            // Whatever kept them may have passed.
             Phase::Survived => {
-                self.kill_new(id, out);
+                for pid in tree.roots() {
+                    out.signal(Target::Child(pid), Signal::KILL);
+                }
                 self.set_timer(id, Some(now + PERIOD));
             }
         }

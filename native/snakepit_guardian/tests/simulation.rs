@@ -203,6 +203,7 @@ fn do_act(kernel: &mut Kernel, pid: i32, act: Act) {
 
 /// Those that hang or refuse are as others again.
 fn release(kernel: &mut Kernel) {
+    kernel.let_go_at = kernel.now;
     let pids: Vec<i32> = kernel.processes.keys().copied().collect();
     for pid in pids {
         let Some(process) = kernel.processes.get_mut(&pid) else { continue };

@@ -102,7 +102,7 @@ defmodule Snakepit.Guardian.EndingTest do
     # Each stubborn shell has a `sleep` below it that is as stubborn, and may end by itself once
     # that has been killed.
     # Who is reaped by its own parent, in the last moment of that one, is not counted.
-    assert counts.stopped + counts.killed in 40..60
+    assert (counts.stopped + counts.killed) in 40..60
     assert counts.stopped >= 20 and counts.killed >= 20
     assert div(time, 1000) in 500..5_000
     refute Enum.any?(stubborn ++ polite, &ProcScan.running?(&1.os_pid))

@@ -67,6 +67,8 @@ pub struct Kernel {
     pub processes: BTreeMap<i32, Process>,
     /// The guardian's list of children, in its order.
     pub children: Vec<i32>,
+    /// When those that hang or refuse were last let go.
+    pub let_go_at: Duration,
     last_pid: i32,
     last_serial: Serial,
     random: u64,
@@ -78,6 +80,7 @@ impl Kernel {
             now: Duration::from_secs(1),
             processes: BTreeMap::new(),
             children: Vec::new(),
+            let_go_at: Duration::ZERO,
             last_pid: 10,
             last_serial: 0,
             random: seed | 1,

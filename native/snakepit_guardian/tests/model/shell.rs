@@ -332,6 +332,7 @@ impl Shell {
             wire::Event::Ready { id, .. } => self.ready.push(id),
             wire::Event::TreeGone { id, survivors, .. } => {
                 self.check_gone(id, &survivors);
+                self.check_survivors(&survivors);
                 assert!(self.gone.insert(id), "the end of {id} is told twice");
             }
             wire::Event::AllGone { survivors, .. } => {
@@ -350,6 +351,14 @@ impl Shell {
             let left = process.tree == Some(id) && traceable(process);
             let named = self.kernel.is_below(pid, survivors);
             assert!(!left || named, "{id} is said to be gone, but {pid} is there: {process:?}");
+        }
+    }
+
+    /// Nobody is given up that could be ended.
+    fn check_survivors(&self, survivors: &[i64]) {
+        // A moment ago it could not, and that was the last try for a second.
+        if self.kernel.now < self.kernel.let_go_at + Duration::from_secs(1) {
+            return;
         }
         for pid in survivors {
             let process = self.kernel.processes.get(&i32::try_from(*pid).unwrap());
