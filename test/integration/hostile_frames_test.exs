@@ -246,7 +246,7 @@ defmodule Snakepit.HostileFramesTest do
 
   describe "at the door" do
     setup do
-      %{address: GenServer.call(Guardian, :socket)}
+      %{address: Guardian.Server.door(Snakepit.Run.current!())}
     end
 
     defp visit(address) do

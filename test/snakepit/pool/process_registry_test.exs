@@ -239,4 +239,37 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
 
     await_tree(ProcessRegistry, nil)
   end
+
+  test "a worker that is forgotten is not watched any more, its owner's next one is" do
+    watched = fn -> Map.keys(:sys.get_state(ProcessRegistry).workers) end
+
+    for _ <- 1..2 do
+      :ok = ProcessRegistry.reserve_worker("watched")
+      eventually(fn -> "watched" in watched.() end)
+      :ok = ProcessRegistry.unregister_worker("watched")
+      eventually(fn -> "watched" not in watched.() end)
+    end
+
+    # The name may be taken again before the registry has heard of the first end.
+    :ok = ProcessRegistry.reserve_worker("watched")
+    eventually(fn -> "watched" in watched.() end)
+    :ok = :sys.suspend(ProcessRegistry)
+    :ok = ProcessRegistry.unregister_worker("watched")
+    :ok = ProcessRegistry.reserve_worker("watched")
+    :ok = :sys.resume(ProcessRegistry)
+    assert "watched" in watched.()
+    :ok = ProcessRegistry.unregister_worker("watched")
+  end
+
+  test "of many who forget one worker at once, one does" do
+    for _ <- 1..20 do
+      :ok = ProcessRegistry.reserve_worker("once")
+      {:ok, info} = ProcessRegistry.get_worker_info("once")
+      tasks = for _ <- 1..8, do: Task.async(fn -> ProcessRegistry.forget(info) end)
+      answers = Task.await_many(tasks)
+      assert Enum.count(answers, &(&1 == :forgotten)) == 1
+      assert Enum.count(answers, &(&1 == :passed)) == 7
+      refute ProcessRegistry.worker_registered?("once")
+    end
+  end
 end
