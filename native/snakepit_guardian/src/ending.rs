@@ -15,7 +15,8 @@ pub struct StopAll {
     left: HashSet<u64>,
     stopped: u64,
     killed: u64,
-    survivors: Vec<i64>,
+    /// Trees that were given up.
+    given_up: HashSet<u64>,
 }
 
 impl StopAll {
@@ -33,16 +34,20 @@ impl StopAll {
 
     /// A tree is gone, or will not go.
     pub fn finish(&mut self, finished: &Finished) {
-        if self.left.remove(&finished.id) {
-            self.survivors.extend(finished.survivors.iter().map(|pid| i64::from(*pid)));
+        if self.left.remove(&finished.id) && !finished.survivors.is_empty() {
+            self.given_up.insert(finished.id);
         }
     }
 
-    /// What to tell those who wait, once all of them are gone.
-    pub fn answer(&self) -> Option<wire::Event> {
-        let (stopped, killed) = (self.stopped, self.killed);
-        let answer = || wire::Event::AllGone { stopped, killed, survivors: self.survivors.clone() };
-        self.left.is_empty().then(answer)
+    /// Whether all of them are gone, or will not go.
+    pub fn is_over(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    /// What to tell those who wait. `survivors` are those of a tree that was given up.
+    pub fn answer(&self, survivors: impl Fn(u64) -> Vec<i32>) -> wire::Event {
+        let survivors = self.given_up.iter().flat_map(|id| survivors(*id)).map(i64::from).collect();
+        wire::Event::AllGone { stopped: self.stopped, killed: self.killed, survivors }
     }
 }
 

@@ -99,7 +99,8 @@ impl Machine {
             let identity = ByteBuf::from(identity.encode());
             self.out.send(wire::Event::Ready { id, pid: pid.into(), identity });
         }
-        let due = self.look_at.is_some_and(|at| at <= now);
+        let due = self.look_at.is_some_and(|at| at <= now)
+            || self.stop_all.as_ref().is_some_and(StopAll::is_over);
         if self.trees.wants_list(now) || due {
             self.look_at = None;
             self.out.push(Action::List);
@@ -166,6 +167,7 @@ impl Machine {
                 for one in &finished {
                     self.finish(one);
                 }
+                self.answer_stop_all();
                 self.conclude(now);
             }
             Event::NotListed => {
@@ -217,7 +219,6 @@ impl Machine {
                         self.finish(&survivors);
                     }
                 }
-                self.answer_stop_all();
             }
             Request::Tail { id } => self.out.push(Action::SendTail { id }),
             Request::Info => {
@@ -316,7 +317,7 @@ impl Machine {
 
     fn reaped(&mut self, now: Time, pid: i32, exit: Exit) {
         let Some(id) = self.children.id_of(pid) else {
-            let death = self.trees.member_reaped(pid, &exit);
+            let death = self.trees.member_reaped(now, pid, &exit);
             self.note(now, pid, death);
             return;
         };
@@ -361,14 +362,14 @@ impl Machine {
         if let Some(stop_all) = &mut self.stop_all {
             stop_all.finish(finished);
         }
-        self.answer_stop_all();
     }
 
+    /// Order: after the list was read, so that those who will not go are named as they are now.
     fn answer_stop_all(&mut self) {
-        if let Some(answer) = self.stop_all.as_ref().and_then(StopAll::answer) {
-            self.stop_all = None;
-            self.out.send(answer);
-        }
+        let Some(stop_all) = self.stop_all.take_if(|stop_all| stop_all.is_over()) else { return };
+        let survivors = |id| self.trees.survivors(id).map_or(Vec::new(), |one| one.survivors);
+        let answer = stop_all.answer(survivors);
+        self.out.send(answer);
     }
 
     /// Whether everything has been tried to end all, and time has come to say who is left: those that are

@@ -153,6 +153,15 @@ impl Tree {
         leader.into_iter().chain(self.members.iter().copied()).collect()
     }
 
+    /// One has ended of a tree that had been given up: what kept it may have passed. The BEAM has had its
+    /// answer.
+    pub fn take_heart(&mut self, now: Time) {
+        if matches!(self.phase, Phase::Survived) {
+            self.phase = Phase::Killing(Killing::new(now));
+            self.announced = false;
+        }
+    }
+
     /// The grace period for its policy.
     pub fn grace(&self, default: Duration) -> Duration {
         self.policy.grace_ms.map_or(default, Duration::from_millis)

@@ -238,7 +238,7 @@ impl Trees {
                 tree.phase = Phase::Asked(asked);
             }
             Phase::Asked(asked) => asked.leader_has_ended(now, mode),
-            Phase::Killing(_) | Phase::Survived => {}
+            Phase::Killing(_) | Phase::Survived => tree.take_heart(now),
         }
         let worker_id = tree.worker_id.to_string();
         self.touch(id);
@@ -246,13 +246,14 @@ impl Trees {
     }
 
     /// An adopted process has been reaped.
-    pub fn member_reaped(&mut self, pid: i32, exit: &Exit) -> Option<Death> {
+    pub fn member_reaped(&mut self, now: Time, pid: i32, exit: &Exit) -> Option<Death> {
         let adopted = self.adopted.remove(&pid)?;
         let id = adopted.owner;
         let tree = self.by_id.get_mut(&id)?;
         tree.members.retain(|member| *member != pid);
         let killed = died_of_kill(exit) && matches!(tree.phase, Phase::Killing(_));
         tree.killed += u64::from(killed);
+        tree.take_heart(now);
         // Its children are the guardian's from now on. A tree that ends wants to know at once.
         let worker_id = tree.worker_id.to_string();
         if !matches!(tree.phase, Phase::Running) || tree.is_gone() {

@@ -255,8 +255,11 @@ impl Shell {
         while let Some(parent) = members.get(next).map(|member| member.pid) {
             next += 1;
             let hidden = self.kernel.processes.get(&parent).is_none_or(|one| one.nature.hidden);
+            // Lists are exact where nothing moves.
+            let moves =
+                self.kernel.processes.get(&parent).is_some_and(|one| one.state == State::Alive);
             for pid in if hidden { Vec::new() } else { self.kernel.of_parent(parent) } {
-                let forgotten = self.forgetful && self.kernel.random(4) == 0;
+                let forgotten = self.forgetful && moves && self.kernel.random(4) == 0;
                 let visible = self.kernel.processes.get(&pid).is_some_and(|one| !one.nature.hidden);
                 if visible && !forgotten {
                     let member = self.member(pid);
