@@ -48,7 +48,7 @@ mod tests {
                 prop_assert!(bytes.ends_with(&[parsed.arguments, parsed.environment].concat()));
                 let pieces: Vec<_> = parsed.arguments.split(|byte| *byte == 0).collect();
                 prop_assert_eq!(i32::try_from(pieces.len() - 1), Ok(argc));
-                prop_assert_eq!(pieces.last(), Some(&&b""[..]), "each with its NUL");
+                prop_assert_eq!(pieces.last().copied(), Some(&b""[..]), "each with its NUL");
             }
         }
     }
