@@ -11,7 +11,7 @@
 //! hands its children up to the guardian, which kills those, and so on. If that goes on for more than two
 //! rounds somebody forks faster than it is killed: then everyone is stopped before anyone is killed.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use snakepit_core::Signal;
@@ -27,7 +27,7 @@ pub const GIVE_UP: Duration = Duration::from_secs(10);
 /// How long those are waited for that may not be signalled.
 pub const REFUSED_GIVE_UP: Duration = Duration::from_secs(1);
 /// How long after SIGKILL what is left is looked at, at first; twice as long each time.
-const CHASE: Duration = Duration::from_millis(10);
+pub const CHASE: Duration = Duration::from_millis(10);
 /// How often at least.
 pub const PERIOD: Duration = Duration::from_secs(1);
 /// Start times are in ticks of this length.
@@ -92,8 +92,8 @@ pub struct Asked {
     pub leader_ended: bool,
     /// When to look for those below that have not had the signal.
     pub walk_at: Option<Time>,
-    /// Those below that have had it, by pid and start time.
-    pub reached: HashSet<(i32, u64)>,
+    /// Those below that have had it: pids, and start times unless they were hidden.
+    pub reached: HashMap<i32, u64>,
 }
 
 /// A tree that is being killed.
@@ -110,6 +110,8 @@ pub struct Killing {
     pub freeze: Option<Freeze>,
     /// Those that may not be signalled.
     pub refused: HashSet<i32>,
+    /// Whether everyone was killed once more before giving up: what kept them may have passed.
+    pub last_try: bool,
 }
 
 /// Stopping everyone, before anyone is killed.
@@ -184,7 +186,7 @@ impl Asked {
             everyone: leader_ended,
             leader_ended,
             walk_at: None,
-            reached: HashSet::new(),
+            reached: HashMap::new(),
         }
     }
 
@@ -204,8 +206,9 @@ impl Asked {
     pub fn concerns(&self, now: Time, leader: i32, member: &Member) -> bool {
         let margin = if self.leader_ended { Duration::ZERO } else { TICK };
         let young = member.age.is_some_and(|age| now.saturating_sub(age) + margin > self.at);
+        let same = |start: &u64| *start == member.start || *start == 0 || member.start == 0;
         let had_it = (self.group && member.group == leader)
-            || self.reached.contains(&(member.pid, member.start));
+            || self.reached.get(&member.pid).is_some_and(same);
         !young && !had_it
     }
 }
@@ -220,6 +223,7 @@ impl Killing {
             pause: CHASE,
             freeze: None,
             refused: HashSet::new(),
+            last_try: false,
         }
     }
 

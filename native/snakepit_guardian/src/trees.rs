@@ -19,7 +19,7 @@ use snakepit_core::wire::{Exit, KillMode, Scope, StopPolicy};
 use tracing::{debug, info, warn};
 
 use crate::event::{Action, Actions, Member, Purpose, Seen, Target, Time};
-use crate::tree::{ASK_REST_AFTER, Asked, Killing, PERIOD, Phase, Tree};
+use crate::tree::{ASK_REST_AFTER, Asked, CHASE, Killing, PERIOD, Phase, Tree};
 
 /// The tree of those that nobody's lineage, marker, session or group claims. No child has this number.
 pub const NOBODY: u64 = 0;
@@ -348,7 +348,7 @@ impl Trees {
                 continue;
             }
             self.advance(now, id, out);
-            finished.extend(self.give_up(now, id));
+            finished.extend(self.give_up(now, id, out));
         }
         finished
     }
@@ -402,7 +402,7 @@ impl Trees {
                 };
                 one.asked = true;
                 fresh = true;
-                asked.reached.insert((one.member.pid, one.member.start));
+                asked.reached.insert(one.member.pid, one.member.start);
                 request(Target::Child(*pid), asked.signal, out);
             }
             let due = asked.walk_at.is_some_and(|at| at <= now);
@@ -466,7 +466,7 @@ impl Trees {
                 for member in members {
                     let root = member.pid == leader || self.adopted.contains_key(&member.pid);
                     if !root && asked.concerns(now, leader, member) {
-                        asked.reached.insert((member.pid, member.start));
+                        asked.reached.insert(member.pid, member.start);
                         request(Target::Member(member.pid), asked.signal, out);
                     }
                 }
@@ -536,11 +536,18 @@ impl Trees {
         }
     }
 
-    fn give_up(&mut self, now: Time, id: u64) -> Option<Finished> {
+    fn give_up(&mut self, now: Time, id: u64, out: &mut Actions) -> Option<Finished> {
         let tree = self.by_id.get_mut(&id)?;
-        let Phase::Killing(killing) = &tree.phase else { return None };
         let roots = tree.roots();
+        let Phase::Killing(killing) = &mut tree.phase else { return None };
         if now < killing.give_up_at(&roots) {
+            return None;
+        }
+        if !std::mem::replace(&mut killing.last_try, true) {
+            for pid in roots {
+                out.signal(Target::Child(pid), Signal::KILL);
+            }
+            self.set_timer(id, Some(now + CHASE));
             return None;
         }
         warn!(child = id, pids = ?roots, "cannot be ended; looked at once a second from now on");
