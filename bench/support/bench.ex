@@ -108,6 +108,8 @@ defmodule Snakepit.Bench do
   @doc "The same row, judged as one that was measured while others worked on the machine."
   @spec disturbed(row()) :: row()
   def disturbed(%{bound: nil} = row), do: %{row | quiet: false}
+  # Nobody else has a part in what memory a process has.
+  def disturbed(%{unit: "MB"} = row), do: %{row | quiet: false}
 
   def disturbed(%{bound: bound} = row) do
     interval = Verdict.widen(row.interval || certain(row, bound))

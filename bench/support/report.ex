@@ -46,18 +46,18 @@ defmodule Snakepit.Bench.Report do
   @spec sizes([Snakepit.Bench.row()]) :: [String.t()]
   def sizes(rows) do
     for {{of, unit}, rows} <- groups(rows) do
-      columns = for row <- rows, uniq: true, do: {row.scale.figure, row.scale.beside}
-
-      head = for {figure, beside} <- columns, do: ["#{figure}, #{unit}", beside]
+      # What was measured beside two others is listed once.
+      columns = rows |> Enum.flat_map(&[{&1.scale.figure, nil}, column(&1)]) |> Enum.uniq()
+      head = for {figure, beside} <- columns, do: beside || "#{figure}, #{unit}"
       sizes = rows |> Enum.map(& &1.scale.size) |> Enum.uniq() |> Enum.sort()
 
       lines =
         for size <- sizes do
-          at = for row <- rows, row.scale.size == size, into: %{}, do: {column(row), row}
-          ["#{size}" | Enum.flat_map(columns, &both(at[&1]))]
+          at = for row <- rows, row.scale.size == size, figure <- both(row), into: %{}, do: figure
+          ["#{size}" | Enum.map(columns, &cell(at[&1]))]
         end
 
-      markdown([[of | Enum.concat(head)] | lines])
+      markdown([[of | head] | lines])
     end
   end
 
@@ -87,8 +87,7 @@ defmodule Snakepit.Bench.Report do
 
   defp column(row), do: {row.scale.figure, row.scale.beside}
 
-  defp both(nil), do: ["", ""]
-  defp both(row), do: [cell(row.value), cell(row.baseline)]
+  defp both(row), do: [{{row.scale.figure, nil}, row.value}, {column(row), row.baseline}]
 
   defp markdown([head | lines]) do
     rule = for _ <- head, do: "---"

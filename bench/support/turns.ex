@@ -72,7 +72,7 @@ defmodule Snakepit.Bench.Turns do
   end
 
   defp turn(fun, opts) do
-    least..most = opts[:calls]
+    least..most//1 = opts[:calls]
     fun.()
     samples([], 0, now() + opts[:turn_ms], {least, most}, fun)
   end
