@@ -122,6 +122,17 @@ defmodule Snakepit.HostileFramesTest do
       assert_unharmed(context)
     end
 
+    test "a frame that is too long is left out, and what follows it is obeyed", context do
+      token = Family.token()
+      {guardian, child} = BareGuardian.run(BareGuardian.start(), ["sleep", token])
+      BareGuardian.write(guardian, BareGuardian.frame(:binary.copy("x", 17 * 1024 * 1024)))
+      BareGuardian.tell(guardian, :info)
+      assert {{:info, %{children: 1}}, guardian} = BareGuardian.event(guardian, :info)
+      assert ProcScan.running?(child)
+      BareGuardian.abandon(guardian)
+      assert_unharmed(context)
+    end
+
     test "who does not wait to be released is not: neither the running nor the ended", context do
       token = Family.token()
       {guardian, child} = BareGuardian.run(BareGuardian.start(), ["sleep", token])

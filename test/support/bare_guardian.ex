@@ -11,8 +11,9 @@ defmodule Snakepit.Test.BareGuardian do
 
   defstruct [:port, :os_pid, :run_id, :directory, :token, buffer: ""]
 
-  # The largest frame that it takes.
+  # The largest frame that it takes, and the largest that it leaves out: a longer one is none.
   @max_frame 16 * 1024 * 1024
+  @max_skipped 4 * @max_frame
 
   @doc "Where the executable is."
   def executable, do: Application.app_dir(:snakepit, "priv/native/snakepit_guardian")
@@ -65,7 +66,7 @@ defmodule Snakepit.Test.BareGuardian do
   Whether these bytes leave it waiting for the rest of a frame. If not, it has had all it needs to
   judge them.
   """
-  def incomplete?(<<length::32, rest::binary>>) when length <= @max_frame do
+  def incomplete?(<<length::32, rest::binary>>) when length <= @max_skipped do
     left = byte_size(rest) - length
     left < 0 or incomplete?(binary_part(rest, length, left))
   end

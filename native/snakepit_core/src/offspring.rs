@@ -65,16 +65,15 @@ fn search_table() -> Result<Vec<i32>, Error> {
     Ok(table.iter().filter(|entry| entry.parent == own).map(|entry| entry.pid.as_raw()).collect())
 }
 
-/// Sends `signal` to a child that this process has not reaped.
+/// Sends `signal` to a child that this process has not reaped: nobody else can have its pid. Needs no
+/// descriptor, so it works also where there is none left.
 ///
 /// # Errors
 ///
 /// [`Error::Signal`] if the kernel refuses.
 pub fn signal_child(child: Pid, signal: Signal) -> Result<Delivery, Error> {
     protect::process(child)?;
-    let reference = os::Reference::open(child).map_err(Error::os("process open"))?;
-    let Some(reference) = reference else { return Ok(Delivery::Gone) };
-    delivery(child, signal, reference.send(signal))
+    kill(child, child.as_raw(), signal)
 }
 
 /// Sends `signal` to the group that a child of this process leads, as the leader of a session always
@@ -85,9 +84,13 @@ pub fn signal_child(child: Pid, signal: Signal) -> Result<Delivery, Error> {
 /// [`Error::Signal`] if the kernel refuses for every member.
 pub fn signal_group(child: Pid, signal: Signal) -> Result<Delivery, Error> {
     protect::group(child)?;
-    #[expect(clippy::disallowed_methods, reason = "the group of an unreaped child")]
+    kill(child, -child.as_raw(), signal)
+}
+
+#[expect(clippy::disallowed_methods, reason = "an unreaped child, or its group")]
+fn kill(child: Pid, target: libc::pid_t, signal: Signal) -> Result<Delivery, Error> {
     // SAFETY: integers only.
-    let result = unsafe { libc::kill(-child.as_raw(), signal.as_raw()) };
+    let result = unsafe { libc::kill(target, signal.as_raw()) };
     delivery(child, signal, Errno::result(result).map(drop))
 }
 

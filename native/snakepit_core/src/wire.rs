@@ -33,6 +33,10 @@ pub const VERSION: u32 = 2;
 /// 6 MiB), and small enough that a broken length does not exhaust memory.
 pub const MAX_FRAME: usize = 16 * 1024 * 1024;
 
+/// A frame up to this length that is longer than any message is left out, and what follows it is read. One
+/// beyond it is no frame: whoever waited for the rest of it would hear nothing else any more.
+pub const MAX_SKIPPED: usize = 4 * MAX_FRAME;
+
 /// From the BEAM.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {

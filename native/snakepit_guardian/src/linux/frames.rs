@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use nix::errno::Errno;
 use nix::unistd::{read, write};
 use serde_bytes::ByteBuf;
-use snakepit_core::wire::{self, Event, MAX_FRAME, Request};
+use snakepit_core::wire::{self, Event, MAX_FRAME, MAX_SKIPPED, Request};
 use tracing::error;
 
 /// How much is read at a time, and how much memory is kept for the next time.
@@ -25,6 +25,8 @@ pub struct Frames {
     pub input: OwnedFd,
     pub output: OwnedFd,
     incoming: Vec<u8>,
+    /// Whether there has been a message.
+    greeted: bool,
     /// How much of a frame that is too long is still to come.
     skip: usize,
     outgoing: VecDeque<u8>,
@@ -42,7 +44,14 @@ pub enum Incoming {
 
 impl Frames {
     pub fn new(input: OwnedFd, output: OwnedFd) -> Self {
-        Self { input, output, incoming: Vec::new(), skip: 0, outgoing: VecDeque::new() }
+        Self {
+            input,
+            output,
+            incoming: Vec::new(),
+            greeted: false,
+            skip: 0,
+            outgoing: VecDeque::new(),
+        }
     }
 
     /// Takes what is there, up to one large read.
@@ -62,6 +71,9 @@ impl Frames {
         let mut start = 0;
         while let Some((length, rest)) = self.incoming[start..].split_first_chunk::<4>() {
             let length = u32::from_be_bytes(*length) as usize;
+            if length > MAX_SKIPPED || (length > MAX_FRAME && !self.greeted) {
+                return Incoming::Garbage("a frame is longer than any message");
+            }
             if length > MAX_FRAME {
                 // The BEAM refuses such a request where it is made; nobody waits for an answer.
                 error!(length, "left out a frame that is longer than any message");
@@ -72,7 +84,10 @@ impl Frames {
             }
             let Some(frame) = rest.get(..length) else { break };
             match wire::decode(frame) {
-                Some(request) => requests.push(request),
+                Some(request) => {
+                    self.greeted = true;
+                    requests.push(request);
+                }
                 None => return Incoming::Garbage("a frame is not a message"),
             }
             start += 4 + length;

@@ -16,9 +16,14 @@ use snakepit_guardian::event::{Member, Purpose, Seen, Verdict};
 use super::shell::Shell;
 
 impl Shell {
-    /// Reaps all that have ended. Each is looked at before it is reaped, so that nobody goes of whom it
-    /// is not known whose it was.
+    /// Reaps all that have ended, and does what follows from that.
     pub(super) fn reap(&mut self) {
+        self.reap_each();
+        self.perform_all();
+    }
+
+    /// Each is looked at before it is reaped, so that nobody goes of whom it is not known whose it was.
+    fn reap_each(&mut self) {
         loop {
             let pid = match next_to_reap() {
                 Ok(Some(pid)) => pid,

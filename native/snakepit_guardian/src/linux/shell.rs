@@ -192,7 +192,6 @@ impl Shell {
             }
             if reap {
                 self.reap();
-                self.perform_all();
             }
             if pump {
                 self.pump_tails();
