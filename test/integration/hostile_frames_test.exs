@@ -112,7 +112,7 @@ defmodule Snakepit.HostileFramesTest do
         token = Family.token()
         guardian = BareGuardian.start()
         {guardian, _child} = BareGuardian.run(guardian, ["sh", "-c", Family.script(token)])
-        eventually(fn -> length(Family.members(token)) == 4 end)
+        Family.await(token)
         BareGuardian.write(guardian, bytes)
         assert_refused(guardian, reason)
         assert Family.members(token) == []

@@ -64,7 +64,7 @@ defmodule Snakepit.PlacesTest do
       # One that outlives the BEAM for as long as the clean-up takes.
       token = Family.token()
       assert %{os_pid: _} = Beam.run(beam, Family.start_code(token))
-      eventually(fn -> length(Family.members(token)) == 4 end)
+      Family.await(token)
       guardian = guardian_below(beam)
       assert ProcScan.running?(guardian)
       Beam.kill(beam)
@@ -79,7 +79,7 @@ defmodule Snakepit.PlacesTest do
       beam = start(unquote(wrapper))
       token = Family.token()
       Beam.run(beam, Family.start_code(token))
-      eventually(fn -> length(Family.members(token)) == 4 end)
+      Family.await(token)
       guardian = guardian_below(beam)
       {_output, 0} = System.cmd("kill", ["-KILL", "#{guardian}"])
 

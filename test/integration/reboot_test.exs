@@ -48,7 +48,7 @@ defmodule Snakepit.RebootTest do
       # And it works there.
       token = Family.token()
       Beam.run(beam, Family.start_code(token))
-      eventually(fn -> length(Family.members(token)) == 4 end)
+      Family.await(token)
       :ok = Beam.run(beam, "Application.stop(:snakepit)")
       assert Family.members(token) == []
       assert length(Family.members(family)) == 4

@@ -74,7 +74,7 @@ defmodule Snakepit.StorageTest do
   defp running_family(beam, id) do
     token = Family.token()
     assert {:ok, _os_pid} = start_worker(beam, id, token)
-    eventually(fn -> length(Family.members(token)) == 4 end)
+    Family.await(token)
     token
   end
 

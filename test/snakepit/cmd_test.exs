@@ -146,7 +146,7 @@ defmodule Snakepit.CmdTest do
     test "nothing is left when the caller is killed, and no message when it goes on" do
       token = Family.token()
       caller = spawn(fn -> Snakepit.cmd("sh", ["-c", Family.script(token)]) end)
-      eventually(fn -> length(Family.members(token)) == 4 end)
+      Family.await(token)
       Process.exit(caller, :kill)
       eventually(fn -> Family.members(token) == [] end)
       eventually(fn -> ProcessRegistry.list_all_workers() == [] end)
@@ -162,7 +162,7 @@ defmodule Snakepit.CmdTest do
       beam = Beam.start()
       token = Family.token()
       Beam.tell(beam, "Snakepit.cmd(\"sh\", [\"-c\", #{inspect(Family.script(token))}])")
-      eventually(fn -> length(Family.members(token)) == 4 end)
+      Family.await(token)
       Beam.kill(beam)
       eventually(fn -> Family.members(token) == [] end)
     end

@@ -13,7 +13,7 @@ defmodule Snakepit.TestTest do
         Snakepit.Test.assert_no_orphans(
           fn ->
             {:ok, _worker} = Worker.start_link(id: "left", cmd: sh(Family.script(token)))
-            eventually(fn -> length(Family.members(token)) == 4 end)
+            Family.await(token)
           end,
           timeout: 100
         )

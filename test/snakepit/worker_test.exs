@@ -293,12 +293,12 @@ defmodule Snakepit.WorkerTest do
           strategy: :one_for_one
         )
 
-      eventually(fn -> length(Family.members(token)) == 4 end)
+      Family.await(token)
       first = Family.members(token)
       [{"victim", worker, :worker, _}] = Supervisor.which_children(supervisor)
       Process.exit(worker, :kill)
       eventually(fn -> not Enum.any?(first, &ProcScan.running?/1) end)
-      eventually(fn -> length(Family.members(token)) == 4 end)
+      Family.await(token)
       assert [{"victim", second, :worker, _}] = Supervisor.which_children(supervisor)
       assert second != worker
       :ok = Supervisor.stop(supervisor)

@@ -36,8 +36,20 @@ defmodule Snakepit.Test.Family do
            do: {:ok, child.os_pid}
       """)
 
-    Eventually.eventually(fn -> length(members(token)) == 4 end)
+    await(token)
     token
+  end
+
+  @doc """
+  Waits until all of a family sleep. One that has yet to execute `sleep` shows no arguments for a moment
+  while it does.
+  """
+  def await(token) do
+    sleeps? = fn os_pid ->
+      match?({:ok, "sleep" <> _}, File.read("/proc/#{os_pid}/cmdline"))
+    end
+
+    Eventually.eventually(fn -> Enum.count(members(token), sleeps?) == 4 end)
   end
 
   @doc """

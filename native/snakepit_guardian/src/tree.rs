@@ -68,9 +68,9 @@ pub enum Phase {
     /// Nobody has asked it to end, and its leader runs.
     Running,
     /// It has had its stop signal.
-    Asked(Asked),
+    Asked(Box<Asked>),
     /// It is being killed.
-    Killing(Killing),
+    Killing(Box<Killing>),
     /// It cannot be killed, and the BEAM has been told so.
     Survived,
 }
@@ -159,7 +159,7 @@ impl Tree {
     /// answer.
     pub fn take_heart(&mut self, now: Time) {
         if matches!(self.phase, Phase::Survived) {
-            self.phase = Phase::Killing(Killing::new(now));
+            self.phase = Phase::Killing(Box::new(Killing::new(now)));
             self.announced = false;
         }
     }

@@ -235,7 +235,7 @@ impl Trees {
         match &mut tree.phase {
             Phase::Running => {
                 let asked = Asked::new(now, tree.signal(), tree.grace(default), true);
-                tree.phase = Phase::Asked(asked);
+                tree.phase = Phase::Asked(Box::new(asked));
             }
             Phase::Asked(asked) => asked.leader_has_ended(now, mode),
             Phase::Killing(_) | Phase::Survived => tree.take_heart(now),
@@ -280,7 +280,7 @@ impl Trees {
                 _ => now.saturating_add(grace),
             };
             let asked = Asked::new(now, signal, kill_at.saturating_sub(now), !tree.leader_is_there);
-            tree.phase = Phase::Asked(asked);
+            tree.phase = Phase::Asked(Box::new(asked));
             tree.members.iter().for_each(|pid| {
                 if let Some(one) = self.adopted.get_mut(pid) {
                     one.asked = false;
@@ -373,7 +373,7 @@ impl Trees {
             if tree.leader_is_there {
                 out.signal(Target::Group(tree.leader), Signal::KILL);
             }
-            tree.phase = Phase::Killing(Killing::new(now));
+            tree.phase = Phase::Killing(Box::new(Killing::new(now)));
         }
         match &tree.phase {
             Phase::Running => {}

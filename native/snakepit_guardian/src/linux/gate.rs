@@ -17,7 +17,7 @@ use super::tail::Tail;
 pub struct Kept {
     /// Our end of the gate, until the program runs.
     pub gate: Option<OwnedFd>,
-    pub payload: Option<Payload>,
+    pub payload: Option<Box<Payload>>,
     pub tail: Option<Tail>,
 }
 

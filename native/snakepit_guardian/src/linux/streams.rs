@@ -40,7 +40,7 @@ impl Shell {
             watched.map_err(|errno| (Step::Stdio, errno))?;
         }
         let kept = self.kept.get_mut(&spawn.id).ok_or((Step::Fork, Errno::ESRCH))?;
-        kept.payload = Some(Payload { image, streams });
+        kept.payload = Some(Box::new(Payload { image, streams }));
         kept.tail = tail;
         self.packed += 1;
         Ok(())
