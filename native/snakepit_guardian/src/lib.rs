@@ -9,7 +9,8 @@
 //! | [`event`] | the vocabulary: what can happen, and what can be done |
 //! | [`machine`] | which component an event is for, and in which order they act |
 //! | [`children`] | how far each forked child is, from the gate to its program |
-//! | [`trees`], [`tree`] | what descends from a child, whose an adopted process is, and how a tree is ended |
+//! | [`trees`] | whose an adopted process is, and which tree has something to do |
+//! | [`tree`], [`phase`] | how one tree is ended, step by step |
 //! | [`ending`] | when everything has ended, and what is said of it |
 //! | [`ahead`] | how many children are forked before they are asked for |
 //! | [`connections`] | which connection belongs to which token |
@@ -22,6 +23,7 @@ pub mod connections;
 pub mod ending;
 pub mod event;
 pub mod machine;
+pub mod phase;
 pub mod tree;
 pub mod trees;
 

@@ -12,7 +12,7 @@ use crate::ahead::Ahead;
 use crate::children::{Children, Plan, State};
 use crate::ending::{Mourning, StopAll};
 use crate::event::{Action, Actions, Event, Target, Time, Verdict};
-use crate::tree::{GIVE_UP, PERIOD};
+use crate::phase::{GIVE_UP, PERIOD};
 use crate::trees::{Death, Finished, Trees};
 
 /// How long after the list of children could not be read it is tried again.
@@ -216,7 +216,7 @@ impl Machine {
                 for id in ids {
                     self.trees.stop_by_policy(now, id, grace, strict, &mut self.out);
                     if let Some(survivors) = self.trees.survivors(id) {
-                        self.finish(&survivors);
+                        self.finish(&Finished { announced: false, ..survivors });
                     }
                 }
             }
@@ -367,8 +367,7 @@ impl Machine {
     /// Order: after the list was read, so that those who will not go are named as they are now.
     fn answer_stop_all(&mut self) {
         let Some(stop_all) = self.stop_all.take_if(|stop_all| stop_all.is_over()) else { return };
-        let survivors = |id| self.trees.survivors(id).map_or(Vec::new(), |one| one.survivors);
-        let answer = stop_all.answer(survivors);
+        let answer = stop_all.answer(|id| self.trees.left(id));
         self.out.send(answer);
     }
 

@@ -11,31 +11,31 @@
 //! hands its children up to the guardian, which kills those, and so on. If that goes on for more than two
 //! rounds somebody forks faster than it is killed: then everyone is stopped before anyone is killed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use snakepit_core::Signal;
-use snakepit_core::wire::{KillMode, StopPolicy};
+use snakepit_core::wire::{KillMode, Scope, StopPolicy};
+use tracing::{debug, warn};
 
-use crate::event::{Member, Time};
+use crate::event::{Action, Actions, Member, Purpose, Target, Time};
+use crate::phase::{ASK_REST_AFTER, Asked, CHASE, Killing, PERIOD, Phase};
 
-/// How long after the group those are asked that left it: most trees are gone by then, and do not have
-/// to be looked at one by one.
-pub const ASK_REST_AFTER: Duration = Duration::from_millis(20);
-/// How long the kernel may take to carry out SIGKILL before what is left counts as surviving.
-pub const GIVE_UP: Duration = Duration::from_secs(10);
-/// How long those are waited for that may not be signalled.
-pub const REFUSED_GIVE_UP: Duration = Duration::from_secs(1);
-/// How long after SIGKILL what is left is looked at, at first; twice as long each time.
-pub const CHASE: Duration = Duration::from_millis(10);
-/// How often at least.
-pub const PERIOD: Duration = Duration::from_secs(1);
-/// Start times are in ticks of this length.
-const TICK: Duration = Duration::from_millis(10);
-/// In how many rounds of killing a tree that does not fork all the time is gone.
-const ROUNDS: u32 = 2;
-/// After so many passes a tree that does not come to rest is killed as it is.
-const MAX_PASSES: u32 = 100;
+/// A process that became the guardian's child.
+#[derive(Debug)]
+pub struct Adopted {
+    /// The tree that it is of.
+    pub owner: u64,
+    /// Who it is.
+    pub member: Member,
+    /// Whether it has had the stop signal, or is not to have it.
+    pub asked: bool,
+    /// Whether it has had SIGKILL.
+    pub killed: bool,
+}
+
+/// All adopted processes, by pid.
+pub type Adoptions = HashMap<i32, Adopted>;
 
 /// What descends from one child.
 #[derive(Debug)]
@@ -56,69 +56,12 @@ pub struct Tree {
     pub phase: Phase,
     /// When something is to be done.
     pub timer: Option<Time>,
+    /// When the timer that runs for it ends.
+    pub armed: Option<Time>,
     /// Whether something has changed since the list of children was last read.
     pub touched: bool,
     /// Whether the BEAM is to be told of its end.
     pub announced: bool,
-}
-
-/// How far the end of a tree is.
-#[derive(Debug)]
-pub enum Phase {
-    /// Nobody has asked it to end, and its leader runs.
-    Running,
-    /// It has had its stop signal.
-    Asked(Box<Asked>),
-    /// It is being killed.
-    Killing(Box<Killing>),
-    /// It cannot be killed, and the BEAM has been told so.
-    Survived,
-}
-
-/// A tree that has been asked to end.
-#[derive(Debug)]
-pub struct Asked {
-    /// With this signal.
-    pub signal: Signal,
-    /// When.
-    pub at: Time,
-    /// When its grace period is over.
-    pub kill_at: Time,
-    /// Whether the leader's group has had the signal.
-    pub group: bool,
-    /// Whether everyone is asked: if not, the leader is to end first.
-    pub everyone: bool,
-    /// Whether this is because the leader has ended: then everyone that is found was there before.
-    pub leader_ended: bool,
-    /// When to look for those below that have not had the signal.
-    pub walk_at: Option<Time>,
-    /// Those below that have had it: pids, and start times unless they were hidden.
-    pub reached: HashMap<i32, u64>,
-}
-
-/// A tree that is being killed.
-#[derive(Debug)]
-pub struct Killing {
-    /// Since when.
-    pub since: Time,
-    /// How many times there was somebody new to kill.
-    pub rounds: u32,
-    /// When to look at what is left.
-    pub next: Time,
-    pause: Duration,
-    /// Passes that stop everyone, and whom they have found.
-    pub freeze: Option<Freeze>,
-    /// Those that may not be signalled.
-    pub refused: HashSet<i32>,
-    /// Whether everyone was killed once more before giving up: what kept them may have passed.
-    pub last_try: bool,
-}
-
-/// Stopping everyone, before anyone is killed.
-#[derive(Debug, Default)]
-pub struct Freeze {
-    passes: u32,
-    found: HashSet<(i32, u64)>,
 }
 
 impl Tree {
@@ -133,6 +76,7 @@ impl Tree {
             killed: 0,
             phase: Phase::Running,
             timer: None,
+            armed: None,
             touched: false,
             announced: true,
         }
@@ -173,91 +117,242 @@ impl Tree {
     pub fn signal(&self) -> Signal {
         Signal::from_number(self.policy.signal.into()).unwrap_or(Signal::TERM)
     }
-}
 
-impl Asked {
-    /// Asked now, to be killed after `grace`; `leader_ended` if that is the reason.
-    pub fn new(now: Time, signal: Signal, grace: Duration, leader_ended: bool) -> Self {
-        Self {
-            signal,
-            at: now,
-            kill_at: now.saturating_add(grace),
-            group: false,
-            everyone: leader_ended,
-            leader_ended,
-            walk_at: None,
-            reached: HashMap::new(),
+    /// Ends it: the signal now, SIGKILL after `grace`.
+    pub fn stop(
+        &mut self,
+        now: Time,
+        signal: Signal,
+        grace: Duration,
+        adopted: &mut Adoptions,
+        out: &mut Actions,
+    ) {
+        let grace = if signal == Signal::KILL { Duration::ZERO } else { grace };
+        let mut kill_at = now.saturating_add(grace);
+        match &mut self.phase {
+            Phase::Running => {}
+            Phase::Asked(asked) => {
+                kill_at = kill_at.min(asked.kill_at);
+                asked.kill_at = kill_at;
+                // Who asks again with the same signal wants it to be quicker.
+                if asked.signal == signal || signal == Signal::KILL || asked.leader_ended {
+                    return;
+                }
+            }
+            Phase::Killing(_) | Phase::Survived => return,
         }
-    }
-
-    /// The leader has ended after it was asked: from now on everyone is.
-    pub fn leader_has_ended(&mut self, now: Time, mode: KillMode) {
-        if mode != KillMode::Tree {
-            self.at = now;
-            self.leader_ended = true;
-        }
-        self.everyone = true;
-    }
-
-    /// Whether one that was just found, `age` old, is to be asked.
-    ///
-    /// One that was started after the others were asked, by a leader that tidies up for example, is not:
-    /// it has the rest of the grace period. Start times are rounded down to ticks.
-    pub fn concerns(&self, now: Time, leader: i32, member: &Member) -> bool {
-        let margin = if self.leader_ended { Duration::ZERO } else { TICK };
-        let young = member.age.is_some_and(|age| now.saturating_sub(age) + margin > self.at);
-        let same = |start: &u64| *start == member.start || *start == 0 || member.start == 0;
-        let had_it = (self.group && member.group == leader)
-            || self.reached.get(&member.pid).is_some_and(same);
-        !young && !had_it
-    }
-}
-
-impl Killing {
-    /// From now on.
-    pub fn new(now: Time) -> Self {
-        Self {
-            since: now,
-            rounds: 0,
-            next: now + CHASE,
-            pause: CHASE,
-            freeze: None,
-            refused: HashSet::new(),
-            last_try: false,
-        }
-    }
-
-    /// When to give up on these roots.
-    pub fn give_up_at(&self, roots: &[i32]) -> Time {
-        let all_refused = !roots.is_empty() && roots.iter().all(|pid| self.refused.contains(pid));
-        self.since + if all_refused { REFUSED_GIVE_UP } else { GIVE_UP }
-    }
-
-    /// Somebody new was there to be killed. True if that has happened too often.
-    pub fn another_round(&mut self) -> bool {
-        self.rounds += 1;
-        self.rounds > ROUNDS
-    }
-
-    /// Everyone was killed, or looked at; the next look is later than the last was.
-    pub fn wait(&mut self, now: Time) {
-        self.next = now + self.pause;
-        self.pause = (2 * self.pause).min(PERIOD);
-    }
-}
-
-impl Freeze {
-    /// Whom to stop of those that a pass has found; `None` if all of them are at rest and none is new, or
-    /// there have been too many passes.
-    pub fn pass(&mut self, members: &[Member]) -> Option<Vec<i32>> {
-        self.passes += 1;
-        let mut stop = Vec::new();
-        for member in members {
-            let new = self.found.insert((member.pid, member.start));
-            if new || !member.at_rest {
-                stop.push(member.pid);
+        let left = kill_at.saturating_sub(now);
+        self.phase = Phase::Asked(Box::new(Asked::new(now, signal, left, !self.leader_is_there)));
+        for pid in &self.members {
+            if let Some(one) = adopted.get_mut(pid) {
+                one.asked = false;
             }
         }
-        (!stop.is_empty() && self.passes < MAX_PASSES).then_some(stop)
+        if signal != Signal::KILL {
+            self.ask_first(now, adopted, out);
+        }
+    }
+
+    /// The first to be asked, by its mode; the others are when the leader is gone.
+    fn ask_first(&mut self, now: Time, adopted: &mut Adoptions, out: &mut Actions) {
+        let (mode, leader) = (self.policy.mode, self.leader);
+        let Phase::Asked(asked) = &mut self.phase else { return };
+        if !self.leader_is_there {
+            return;
+        }
+        let target = if mode == KillMode::Leader {
+            Target::Child(leader)
+        } else {
+            asked.group = true;
+            Target::Group(leader)
+        };
+        request(target, asked.signal, out);
+        if mode == KillMode::Tree {
+            asked.everyone = true;
+            asked.walk_at = Some(now + ASK_REST_AFTER);
+        }
+        for pid in &self.members {
+            if let Some(one) = adopted.get_mut(pid) {
+                one.asked = asked.group && one.member.group == leader;
+            }
+        }
+    }
+
+    /// What it has to do now. Its timer says when the next time is.
+    pub fn advance(&mut self, id: u64, now: Time, adopted: &mut Adoptions, out: &mut Actions) {
+        if matches!(&self.phase, Phase::Asked(asked) if asked.kill_at <= now) {
+            if self.leader_is_there {
+                out.signal(Target::Group(self.leader), Signal::KILL);
+            }
+            self.phase = Phase::Killing(Box::new(Killing::new(now)));
+        }
+        match &self.phase {
+            Phase::Running => {}
+            Phase::Asked(_) => self.ask_on(id, now, adopted, out),
+            Phase::Killing(_) => self.kill_on(id, now, adopted, out),
+            // Whatever kept them may have passed.
+            Phase::Survived => {
+                self.kill_roots(out);
+                self.timer = Some(now + PERIOD);
+            }
+        }
+    }
+
+    /// Asks those that have not been asked, if it is their turn.
+    fn ask_on(&mut self, id: u64, now: Time, adopted: &mut Adoptions, out: &mut Actions) {
+        let roots = self.roots();
+        let Phase::Asked(asked) = &mut self.phase else { return };
+        if asked.everyone {
+            let mut fresh = false;
+            for pid in &self.members {
+                let Some(one) = adopted.get_mut(pid).filter(|one| !one.asked) else { continue };
+                one.asked = true;
+                fresh = true;
+                asked.reached.insert(one.member.pid, one.member.start);
+                request(Target::Child(*pid), asked.signal, out);
+            }
+            let due = asked.walk_at.is_some_and(|at| at <= now);
+            if due || (fresh && asked.walk_at.is_none()) {
+                asked.walk_at = None;
+                out.push(Action::Walk { tree: id, purpose: Purpose::Ask, roots });
+            }
+        }
+        self.timer = Some(asked.walk_at.unwrap_or(asked.kill_at).min(asked.kill_at));
+    }
+
+    /// Kills those that have come to light since, or stops everyone if that goes on for too long.
+    fn kill_on(&mut self, id: u64, now: Time, adopted: &mut Adoptions, out: &mut Actions) {
+        let is_new = |pid: &i32| adopted.get(pid).is_some_and(|one| !one.killed);
+        let new = self.members.iter().any(is_new);
+        let roots = self.roots();
+        let Phase::Killing(killing) = &mut self.phase else { return };
+        let endless = new && killing.freeze.is_none() && killing.another_round();
+        if killing.freeze.is_some() || endless {
+            killing.freeze.get_or_insert_default();
+            out.push(Action::Walk { tree: id, purpose: Purpose::Freeze, roots });
+        } else {
+            for pid in &self.members {
+                if let Some(one) = adopted.get_mut(pid).filter(|one| !one.killed) {
+                    one.killed = true;
+                    out.signal(Target::Child(*pid), Signal::KILL);
+                }
+            }
+            if now >= killing.next || (new && killing.rounds > 1) {
+                killing.wait(now);
+                out.push(Action::Walk { tree: id, purpose: Purpose::Kill, roots });
+            }
+        }
+        self.timer = Some(killing.next.max(now));
+    }
+
+    fn kill_roots(&self, out: &mut Actions) {
+        for pid in self.roots() {
+            out.signal(Target::Child(pid), Signal::KILL);
+        }
+    }
+
+    /// What a walk has found.
+    pub fn below(
+        &mut self,
+        now: Time,
+        purpose: Purpose,
+        members: &[Member],
+        adopted: &mut Adoptions,
+        out: &mut Actions,
+    ) {
+        let leader = self.leader;
+        match (purpose, &mut self.phase) {
+            (Purpose::Ask, Phase::Asked(asked)) => {
+                for member in members {
+                    let root = member.pid == leader || adopted.contains_key(&member.pid);
+                    if !root && asked.concerns(now, leader, member) {
+                        asked.reached.insert(member.pid, member.start);
+                        request(Target::Member(member.pid), asked.signal, out);
+                    }
+                }
+            }
+            (Purpose::Send(signal), _) => signal_all(members, signal, out),
+            (Purpose::Kill, Phase::Killing(_)) => signal_all(members, Signal::KILL, out),
+            (Purpose::Freeze, Phase::Killing(killing)) => {
+                let mut freeze = killing.freeze.take().unwrap_or_default();
+                if let Some(stop) = freeze.pass(members) {
+                    for pid in stop {
+                        out.signal(Target::Member(pid), Signal::STOP);
+                    }
+                    killing.freeze = Some(freeze);
+                    killing.next = now;
+                } else {
+                    debug!(members = members.len(), "all were stopped, and are killed");
+                    signal_all(members, Signal::KILL, out);
+                    for member in members {
+                        if let Some(one) = adopted.get_mut(&member.pid) {
+                            one.killed = true;
+                        }
+                    }
+                    // One that slips through begins anew, with a walk.
+                    killing.rounds = 1;
+                    killing.wait(now);
+                }
+                self.timer = Some(killing.next);
+            }
+            _ => {}
+        }
+    }
+
+    /// Sends a signal to the leader, its group or everyone.
+    pub fn signal_scope(&self, id: u64, signal: Signal, scope: Scope, out: &mut Actions) {
+        if !self.leader_is_there {
+            return;
+        }
+        match scope {
+            Scope::Process => out.signal(Target::Child(self.leader), signal),
+            Scope::Group => out.signal(Target::Group(self.leader), signal),
+            Scope::Tree => {
+                let (purpose, roots) = (Purpose::Send(signal), self.roots());
+                out.push(Action::Walk { tree: id, purpose, roots });
+            }
+        }
+    }
+
+    /// The kernel does not let the guardian signal this one of it.
+    pub fn refused(&mut self, now: Time, pid: i32, errno: i32) {
+        let roots = self.roots();
+        let Phase::Killing(killing) = &mut self.phase else { return };
+        if killing.refused.insert(pid) {
+            warn!(pid, worker = %self.worker_id, "the kernel refuses SIGKILL: errno {errno}");
+        }
+        self.timer = Some(killing.give_up_at(&roots).min(killing.next).max(now));
+    }
+
+    /// Whether it is time to give up: then it is from now on looked at once a second.
+    pub fn gives_up(&mut self, now: Time, out: &mut Actions) -> bool {
+        let roots = self.roots();
+        let Phase::Killing(killing) = &mut self.phase else { return false };
+        if now < killing.give_up_at(&roots) {
+            return false;
+        }
+        if !std::mem::replace(&mut killing.last_try, true) {
+            self.kill_roots(out);
+            self.timer = Some(now + CHASE);
+            return false;
+        }
+        warn!(worker = %self.worker_id, pids = ?roots, "cannot be ended; tried again each second");
+        self.phase = Phase::Survived;
+        self.timer = Some(now + PERIOD);
+        true
+    }
+}
+
+/// The signal, and SIGCONT: a stopped process acts on nothing but SIGKILL until it is continued.
+fn request(target: Target, signal: Signal, out: &mut Actions) {
+    out.signal(target, signal);
+    if signal != Signal::KILL && signal != Signal::STOP {
+        out.signal(target, Signal::CONT);
+    }
+}
+
+fn signal_all(members: &[Member], signal: Signal, out: &mut Actions) {
+    for member in members {
+        out.signal(Target::Member(member.pid), signal);
     }
 }

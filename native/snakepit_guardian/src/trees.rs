@@ -15,24 +15,15 @@ use std::time::Duration;
 use snakepit_core::Signal;
 use snakepit_core::lineage::Lineage;
 use snakepit_core::run_id::RunId;
-use snakepit_core::wire::{Exit, KillMode, Scope, StopPolicy};
-use tracing::{debug, info, warn};
+use snakepit_core::wire::{Exit, Scope, StopPolicy};
+use tracing::info;
 
-use crate::event::{Action, Actions, Member, Purpose, Seen, Target, Time};
-use crate::tree::{ASK_REST_AFTER, Asked, CHASE, Killing, PERIOD, Phase, Tree};
+use crate::event::{Action, Actions, Member, Purpose, Seen, Time};
+use crate::phase::{Asked, Phase};
+use crate::tree::{Adopted, Adoptions, Tree};
 
 /// The tree of those that nobody's lineage, marker, session or group claims. No child has this number.
 pub const NOBODY: u64 = 0;
-
-/// A process that became the guardian's child.
-#[derive(Debug)]
-struct Adopted {
-    owner: u64,
-    member: Member,
-    /// Whether it has had the stop signal, or is not to have it.
-    asked: bool,
-    killed: bool,
-}
 
 /// A tree that has come to its end, or will not.
 #[derive(Debug, PartialEq, Eq)]
@@ -64,7 +55,7 @@ pub struct Trees {
     run_id: RunId,
     default_grace: Duration,
     by_id: HashMap<u64, Tree>,
-    adopted: HashMap<i32, Adopted>,
+    adopted: Adoptions,
     /// The trees by the number that their lineage carries, which is shorter.
     lineages: HashMap<u32, u64>,
     timers: BTreeSet<(Time, u64)>,
@@ -96,7 +87,7 @@ impl Trees {
             self.lineages.remove(&lineage);
         }
         let tree = self.by_id.remove(&id)?;
-        if let Some(at) = tree.timer {
+        if let Some(at) = tree.armed {
             self.timers.remove(&(at, id));
         }
         Some(tree)
@@ -130,7 +121,13 @@ impl Trees {
     /// Those of a tree that was given up.
     pub fn survivors(&self, id: u64) -> Option<Finished> {
         let tree = self.by_id.get(&id).filter(|tree| matches!(tree.phase, Phase::Survived))?;
-        Some(Finished { id, killed: tree.killed, survivors: tree.roots(), announced: false })
+        let announced = tree.announced;
+        Some(Finished { id, killed: tree.killed, survivors: tree.roots(), announced })
+    }
+
+    /// The guardian's children in a tree, which may be gone.
+    pub fn left(&self, id: u64) -> Vec<i32> {
+        self.by_id.get(&id).map(Tree::roots).unwrap_or_default()
     }
 
     /// Whether each tree that is left was given up.
@@ -154,20 +151,25 @@ impl Trees {
             if at > now {
                 break;
             }
-            self.set_timer(id, None);
+            self.with(id, |tree, _| tree.timer = None);
             self.touch(id);
         }
         !self.touched.is_empty()
     }
 
-    fn set_timer(&mut self, id: u64, at: Option<Time>) {
-        let Some(tree) = self.by_id.get_mut(&id) else { return };
-        if let Some(before) = std::mem::replace(&mut tree.timer, at) {
-            self.timers.remove(&(before, id));
+    /// Has a tree do something. Its timer is armed afterwards.
+    fn with<R>(&mut self, id: u64, act: impl FnOnce(&mut Tree, &mut Adoptions) -> R) -> Option<R> {
+        let tree = self.by_id.get_mut(&id)?;
+        let result = act(tree, &mut self.adopted);
+        if tree.timer != tree.armed {
+            if let Some(before) = std::mem::replace(&mut tree.armed, tree.timer) {
+                self.timers.remove(&(before, id));
+            }
+            if let Some(at) = tree.timer {
+                self.timers.insert((at, id));
+            }
         }
-        if let Some(at) = at {
-            self.timers.insert((at, id));
-        }
+        Some(result)
     }
 
     fn touch(&mut self, id: u64) {
@@ -264,33 +266,12 @@ impl Trees {
 
     /// Ends a tree: the signal now, SIGKILL after `grace`.
     pub fn stop(&mut self, now: Time, id: u64, signal: Signal, grace: Duration, out: &mut Actions) {
-        let Some(tree) = self.by_id.get_mut(&id) else { return };
-        let grace = if signal == Signal::KILL { Duration::ZERO } else { grace };
-        let again = match &mut tree.phase {
-            Phase::Running => true,
-            Phase::Asked(asked) => {
-                asked.kill_at = asked.kill_at.min(now.saturating_add(grace));
-                asked.signal != signal && signal != Signal::KILL && !asked.leader_ended
+        self.with(id, |tree, adopted| {
+            tree.stop(now, signal, grace, adopted, out);
+            if !matches!(tree.phase, Phase::Killing(_) | Phase::Survived) {
+                tree.advance(id, now, adopted, out);
             }
-            Phase::Killing(_) | Phase::Survived => return,
-        };
-        if again {
-            let kill_at = match &tree.phase {
-                Phase::Asked(asked) => asked.kill_at,
-                _ => now.saturating_add(grace),
-            };
-            let asked = Asked::new(now, signal, kill_at.saturating_sub(now), !tree.leader_is_there);
-            tree.phase = Phase::Asked(Box::new(asked));
-            tree.members.iter().for_each(|pid| {
-                if let Some(one) = self.adopted.get_mut(pid) {
-                    one.asked = false;
-                }
-            });
-            if signal != Signal::KILL {
-                self.ask_first(now, id, out);
-            }
-        }
-        self.advance(now, id, out);
+        });
     }
 
     /// As its policy has it. `strict` is a grace period for all.
@@ -307,32 +288,6 @@ impl Trees {
         self.stop(now, id, signal, if strict { grace } else { own }, out);
     }
 
-    /// The first to be asked, by the mode of the tree; the others are when the leader is gone.
-    fn ask_first(&mut self, now: Time, id: u64, out: &mut Actions) {
-        let Some(tree) = self.by_id.get_mut(&id) else { return };
-        let (mode, leader) = (tree.policy.mode, tree.leader);
-        let Phase::Asked(asked) = &mut tree.phase else { return };
-        if !tree.leader_is_there {
-            return;
-        }
-        let target = if mode == KillMode::Leader {
-            Target::Child(leader)
-        } else {
-            asked.group = true;
-            Target::Group(leader)
-        };
-        request(target, asked.signal, out);
-        if mode == KillMode::Tree {
-            asked.everyone = true;
-            asked.walk_at = Some(now + ASK_REST_AFTER);
-        }
-        for pid in &tree.members {
-            if let Some(one) = self.adopted.get_mut(pid) {
-                one.asked = asked.group && one.member.group == leader;
-            }
-        }
-    }
-
     /// The list of children was read after everything that was reaped. Trees that are gone are returned,
     /// and those that will not go.
     pub fn listed(&mut self, now: Time, out: &mut Actions) -> Vec<Finished> {
@@ -347,8 +302,13 @@ impl Trees {
                 finished.push(Finished { id, killed, survivors, announced });
                 continue;
             }
-            self.advance(now, id, out);
-            finished.extend(self.give_up(now, id, out));
+            let gave_up = self.with(id, |tree, adopted| {
+                tree.advance(id, now, adopted, out);
+                tree.gives_up(now, out)
+            });
+            if gave_up == Some(true) {
+                finished.extend(self.survivors(id));
+            }
         }
         finished
     }
@@ -356,97 +316,13 @@ impl Trees {
     /// Nobody could be seen. The time in which that is so counts for nobody.
     pub fn not_listed(&mut self, now: Time, pause: Duration) {
         for id in std::mem::take(&mut self.touched) {
-            if let Some(tree) = self.by_id.get_mut(&id) {
+            self.with(id, |tree, _| {
                 tree.touched = false;
                 if let Phase::Killing(killing) = &mut tree.phase {
                     killing.since = now;
                 }
-            }
-            self.set_timer(id, Some(now + pause));
-        }
-    }
-
-    /// What a tree has to do now, and when the next time is.
-    fn advance(&mut self, now: Time, id: u64, out: &mut Actions) {
-        let Some(tree) = self.by_id.get_mut(&id) else { return };
-        if matches!(&tree.phase, Phase::Asked(asked) if asked.kill_at <= now) {
-            if tree.leader_is_there {
-                out.signal(Target::Group(tree.leader), Signal::KILL);
-            }
-            tree.phase = Phase::Killing(Box::new(Killing::new(now)));
-        }
-        match &tree.phase {
-            Phase::Running => {}
-            Phase::Asked(_) => self.ask_on(now, id, out),
-            Phase::Killing(_) => self.kill_on(now, id, out),
-            // Whatever kept them may have passed.
-            Phase::Survived => {
-                for pid in tree.roots() {
-                    out.signal(Target::Child(pid), Signal::KILL);
-                }
-                self.set_timer(id, Some(now + PERIOD));
-            }
-        }
-    }
-
-    /// Asks those that have not been asked, if it is their turn.
-    fn ask_on(&mut self, now: Time, id: u64, out: &mut Actions) {
-        let Some(tree) = self.by_id.get_mut(&id) else { return };
-        let roots = tree.roots();
-        let Phase::Asked(asked) = &mut tree.phase else { return };
-        if asked.everyone {
-            let mut fresh = false;
-            for pid in &tree.members {
-                let Some(one) = self.adopted.get_mut(pid).filter(|one| !one.asked) else {
-                    continue;
-                };
-                one.asked = true;
-                fresh = true;
-                asked.reached.insert(one.member.pid, one.member.start);
-                request(Target::Child(*pid), asked.signal, out);
-            }
-            let due = asked.walk_at.is_some_and(|at| at <= now);
-            if due || (fresh && asked.walk_at.is_none()) {
-                asked.walk_at = None;
-                out.push(Action::Walk { tree: id, purpose: Purpose::Ask, roots });
-            }
-        }
-        let next = asked.walk_at.unwrap_or(asked.kill_at).min(asked.kill_at);
-        self.set_timer(id, Some(next));
-    }
-
-    /// Kills those that have come to light since, or stops everyone if that goes on for too long.
-    fn kill_on(&mut self, now: Time, id: u64, out: &mut Actions) {
-        let Some(tree) = self.by_id.get_mut(&id) else { return };
-        let (adopted, members) = (&self.adopted, &tree.members);
-        let new = members.iter().any(|pid| adopted.get(pid).is_some_and(|one| !one.killed));
-        let roots = tree.roots();
-        let Phase::Killing(killing) = &mut tree.phase else { return };
-        let endless = new && killing.freeze.is_none() && killing.another_round();
-        if killing.freeze.is_some() || endless {
-            killing.freeze.get_or_insert_default();
-            out.push(Action::Walk { tree: id, purpose: Purpose::Freeze, roots });
-        } else if now >= killing.next || (new && killing.rounds > 1) {
-            killing.wait(now);
-            self.kill_new(id, out);
-            out.push(Action::Walk { tree: id, purpose: Purpose::Kill, roots });
-        } else {
-            self.kill_new(id, out);
-        }
-        let Some(Phase::Killing(killing)) = self.by_id.get(&id).map(|tree| &tree.phase) else {
-            return;
-        };
-        let next = killing.next.max(now);
-        self.set_timer(id, Some(next));
-    }
-
-    /// Kills the members that have not been killed.
-    fn kill_new(&mut self, id: u64, out: &mut Actions) {
-        let Some(tree) = self.by_id.get(&id) else { return };
-        for pid in &tree.members {
-            let Some(one) = self.adopted.get_mut(pid).filter(|one| !one.killed) else { continue };
-            one.killed = true;
-            out.signal(Target::Child(*pid), Signal::KILL);
+                tree.timer = Some(now + pause);
+            });
         }
     }
 
@@ -459,61 +335,13 @@ impl Trees {
         members: &[Member],
         out: &mut Actions,
     ) {
-        let Some(tree) = self.by_id.get_mut(&id) else { return };
-        let leader = tree.leader;
-        match (purpose, &mut tree.phase) {
-            (Purpose::Ask, Phase::Asked(asked)) => {
-                for member in members {
-                    let root = member.pid == leader || self.adopted.contains_key(&member.pid);
-                    if !root && asked.concerns(now, leader, member) {
-                        asked.reached.insert(member.pid, member.start);
-                        request(Target::Member(member.pid), asked.signal, out);
-                    }
-                }
-            }
-            (Purpose::Send(signal), _) => {
-                for member in members {
-                    out.signal(Target::Member(member.pid), signal);
-                }
-            }
-            (Purpose::Kill, Phase::Killing(_)) => kill_members(members, out),
-            (Purpose::Freeze, Phase::Killing(killing)) => {
-                let mut freeze = killing.freeze.take().unwrap_or_default();
-                if let Some(stop) = freeze.pass(members) {
-                    for pid in stop {
-                        out.signal(Target::Member(pid), Signal::STOP);
-                    }
-                    killing.freeze = Some(freeze);
-                    killing.next = now;
-                } else {
-                    debug!(child = id, members = members.len(), "stopped, and killed");
-                    kill_members(members, out);
-                    for member in members {
-                        if let Some(one) = self.adopted.get_mut(&member.pid) {
-                            one.killed = true;
-                        }
-                    }
-                    // One that slips through begins anew, with a walk.
-                    killing.rounds = 1;
-                    killing.wait(now);
-                }
-                let next = killing.next;
-                self.set_timer(id, Some(next));
-            }
-            _ => {}
-        }
+        self.with(id, |tree, adopted| tree.below(now, purpose, members, adopted, out));
     }
 
     /// Sends a signal to a child, its group or its tree.
     pub fn signal(&self, id: u64, signal: Signal, scope: Scope, out: &mut Actions) {
-        let Some(tree) = self.by_id.get(&id).filter(|tree| tree.leader_is_there) else { return };
-        match scope {
-            Scope::Process => out.signal(Target::Child(tree.leader), signal),
-            Scope::Group => out.signal(Target::Group(tree.leader), signal),
-            Scope::Tree => {
-                let (purpose, roots) = (Purpose::Send(signal), tree.roots());
-                out.push(Action::Walk { tree: id, purpose, roots });
-            }
+        if let Some(tree) = self.by_id.get(&id) {
+            tree.signal_scope(id, signal, scope, out);
         }
     }
 
@@ -521,55 +349,9 @@ impl Trees {
     pub fn refused(&mut self, now: Time, pid: i32, errno: i32) {
         let leads = |tree: &Tree| tree.leader_is_there && tree.leader == pid;
         let leader = || self.by_id.iter().find(|(_, tree)| leads(tree)).map(|(id, _)| *id);
-        let id = self.adopted.get(&pid).map(|one| one.owner).or_else(leader);
-        let Some((id, tree)) = id.and_then(|id| Some((id, self.by_id.get_mut(&id)?))) else {
-            return;
-        };
-        let Phase::Killing(killing) = &mut tree.phase else { return };
-        if killing.refused.insert(pid) {
-            warn!(pid, child = id, "the kernel refuses SIGKILL: errno {errno}");
+        if let Some(id) = self.adopted.get(&pid).map(|one| one.owner).or_else(leader) {
+            self.with(id, |tree, _| tree.refused(now, pid, errno));
         }
-        let roots = tree.roots();
-        if let Phase::Killing(killing) = &tree.phase {
-            let next = killing.give_up_at(&roots).max(now).min(killing.next.max(now));
-            self.set_timer(id, Some(next));
-        }
-    }
-
-    fn give_up(&mut self, now: Time, id: u64, out: &mut Actions) -> Option<Finished> {
-        let tree = self.by_id.get_mut(&id)?;
-        let roots = tree.roots();
-        let Phase::Killing(killing) = &mut tree.phase else { return None };
-        if now < killing.give_up_at(&roots) {
-            return None;
-        }
-        if !std::mem::replace(&mut killing.last_try, true) {
-            for pid in roots {
-                out.signal(Target::Child(pid), Signal::KILL);
-            }
-            self.set_timer(id, Some(now + CHASE));
-            return None;
-        }
-        warn!(child = id, pids = ?roots, "cannot be ended; looked at once a second from now on");
-        tree.phase = Phase::Survived;
-        let announced = tree.announced;
-        let killed = tree.killed;
-        self.set_timer(id, Some(now + PERIOD));
-        Some(Finished { id, killed, survivors: roots, announced })
-    }
-}
-
-/// The signal, and SIGCONT: a stopped process acts on nothing but SIGKILL until it is continued.
-fn request(target: Target, signal: Signal, out: &mut Actions) {
-    out.signal(target, signal);
-    if signal != Signal::KILL && signal != Signal::STOP {
-        out.signal(target, Signal::CONT);
-    }
-}
-
-fn kill_members(members: &[Member], out: &mut Actions) {
-    for member in members {
-        out.signal(Target::Member(member.pid), Signal::KILL);
     }
 }
 

@@ -13,6 +13,7 @@ use model::kernel::{Kernel, Nature, Process, State};
 use model::shell::Shell;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use snakepit_core::Signal;
 use snakepit_core::wire::{KillMode, Request, Scope};
 use snakepit_guardian::Event;
@@ -95,9 +96,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn steps() -> u32 {
-    let given = std::env::var("SNAKEPIT_SIMULATION_STEPS").ok();
-    given.and_then(|text| text.parse().ok()).unwrap_or(STEPS)
+/// A number that the environment sets to play something else.
+fn setting<T: std::str::FromStr>(name: &str, default: T) -> T {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 fn pick<T: Copy>(from: &[T], pick: u8) -> Option<T> {
@@ -295,8 +296,11 @@ fn run(seed: u64, forgetful: bool, steps: &[Step]) {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 2 * steps() / LONGEST,
-        max_shrink_iters: 300,
+        cases: 2 * setting("SNAKEPIT_SIMULATION_STEPS", STEPS) / LONGEST,
+        // The same each time, unless somebody wants to see others.
+        rng_seed: RngSeed::Fixed(setting("SNAKEPIT_SIMULATION_SEED", 1)),
+        failure_persistence: None,
+        max_shrink_iters: 2_000,
         ..ProptestConfig::default()
     })]
 

@@ -30,7 +30,10 @@ defmodule Snakepit.Guardian.EndingTest do
   end
 
   test "what does not end when its leader has is killed" do
-    child = shell("(trap '' TERM; exec setsid sleep 600) & exit 0", stop_timeout: 100)
+    up = Path.join(Beam.temporary_directory(), "up")
+    stubborn = "(trap '' TERM; : > #{up}; exec setsid sleep 600) & "
+    wait = "until [ -e #{up} ]; do sleep 0.01; done; exit 0"
+    child = shell(stubborn <> wait, stop_timeout: 100)
     {%{status: 0}, ""} = await_exit(child)
     assert await_gone(child) == 1
   end

@@ -127,7 +127,11 @@ impl Kernel {
 
     /// `fork(2)`.
     pub fn fork(&mut self, pid: i32) -> Option<i32> {
-        let parent = self.processes.get(&pid).filter(|one| one.state == State::Alive)?.clone();
+        let parent = self.processes.get(&pid)?;
+        if parent.state != State::Alive || parent.nature.stuck {
+            return None;
+        }
+        let parent = parent.clone();
         let nature = Nature { stuck: false, kill_pending: false, ..parent.nature };
         self.spawn(Process { parent: pid, nature, asked: 0, moved: false, ..parent })
     }
@@ -267,16 +271,5 @@ impl Kernel {
     pub fn living(&self) -> impl Iterator<Item = (i32, &Process)> {
         let lives = |one: &Process| one.tree.is_some() && !matches!(one.state, State::Zombie(_));
         self.processes.iter().filter(move |(_, one)| lives(one)).map(|(pid, one)| (*pid, one))
-    }
-
-    /// Whether one of these is this process or above it.
-    pub fn is_below(&self, mut pid: i32, roots: &[i64]) -> bool {
-        while let Some(process) = self.processes.get(&pid) {
-            if roots.contains(&i64::from(pid)) {
-                return true;
-            }
-            pid = process.parent;
-        }
-        false
     }
 }
