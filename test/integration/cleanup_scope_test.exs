@@ -5,7 +5,7 @@ defmodule Snakepit.CleanupScopeTest do
   # Keeps everybody waiting who waits for its end, and says that it was asked.
   defp slow(path) do
     script = "trap ': > #{path}; sleep 1; exit 1' TERM; echo up; while :; do sleep 0.02; done"
-    [cmd: sh(script), ready: {:output, "up"}, stop_timeout: 10_000]
+    [cmd: bash(script), ready: {:output, "up"}, stop_timeout: 10_000]
   end
 
   defp start_supervisor(path) do

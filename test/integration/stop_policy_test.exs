@@ -16,7 +16,7 @@ defmodule Snakepit.StopPolicyTest do
   # Says when it is asked, with the right signal, and when it has finished, a second later.
   defp careful(path) do
     finish = "echo asked >> #{path}; sleep 1; echo done >> #{path}; exit 0"
-    ["sh", "-c", "trap '#{finish}' INT; trap '' TERM; echo up; while :; do sleep 0.02; done"]
+    ["bash", "-c", "trap '#{finish}' INT; trap '' TERM; echo up; while :; do sleep 0.02; done"]
   end
 
   defp start_worker(beam, path) do
@@ -90,6 +90,8 @@ defmodule Snakepit.StopPolicyTest do
     end
   end
 
+  # Not `sh`, which may be a dash that loses a signal while it starts a program.
+  #
   # A leader that takes half a second to end, one in its group and one in a session of its own. Each notes
   # when it has ended.
   defp family(path) do
@@ -99,11 +101,11 @@ defmodule Snakepit.StopPolicyTest do
     end
 
     up = "until [ $(cat #{path}.up | wc -l) = 2 ]; do sleep 0.01; done; echo up; "
-    same = "sh -c \"#{member.("same", 0)}\" & "
-    other = "setsid sh -c \"#{member.("other", 0)}\" & "
+    same = "bash -c \"#{member.("same", 0)}\" & "
+    other = "setsid bash -c \"#{member.("other", 0)}\" & "
     leader = "trap 'sleep 0.5; echo leader >> #{path}; exit 0' TERM; "
     touch = ": > #{path}.up; "
-    ["sh", "-c", touch <> same <> other <> leader <> up <> "while :; do sleep 0.02; done"]
+    ["bash", "-c", touch <> same <> other <> leader <> up <> "while :; do sleep 0.02; done"]
   end
 
   for {mode, first} <- [
@@ -134,7 +136,7 @@ defmodule Snakepit.StopPolicyTest do
       "trap 'sleep 0.5; echo done > #{path}; exit 0' TERM; : > #{path}.up; while :; do sleep 0.02; done"
 
     wait = "until [ -e #{path}.up ]; do sleep 0.01; done"
-    script = "sh -c \"#{left}\" > /dev/null 2>&1 & #{wait}; echo ended"
+    script = "bash -c \"#{left}\" > /dev/null 2>&1 & #{wait}; echo ended"
     assert Snakepit.cmd("sh", ["-c", script]) == {"ended\n", 0}
     assert notes(path) == ["done"]
 

@@ -257,7 +257,7 @@ defmodule Snakepit.WorkerTest do
 
     test "another signal and timeout can be asked for, by option or by stop/2" do
       script = "trap 'exit 0' USR1; trap '' TERM; echo up; while :; do sleep 0.01; done"
-      opts = [cmd: sh(script), ready: {:output, "up"}]
+      opts = [cmd: bash(script), ready: {:output, "up"}]
       {:ok, worker} = Worker.start_link(opts ++ [stop_signal: :sigusr1, stop_timeout: 60_000])
       assert Worker.stop(worker) == :ok
       {:ok, worker} = Worker.start_link(opts)
@@ -276,7 +276,7 @@ defmodule Snakepit.WorkerTest do
           ] do
         marker = temporary_path("asked")
         script = "trap 'touch #{marker}; exit 0' TERM; echo up; while :; do sleep 0.01; done"
-        {:ok, worker} = Worker.start_link(cmd: sh(script), ready: {:output, "up"})
+        {:ok, worker} = Worker.start_link(cmd: bash(script), ready: {:output, "up"})
         os_pid = Worker.os_pid(worker)
         Process.exit(worker, reason)
         assert await_down(worker) == reason
@@ -344,7 +344,7 @@ defmodule Snakepit.WorkerTest do
     script = "trap 'echo hup; exit 0' HUP; echo up; while :; do sleep 0.01; done"
 
     {:ok, worker} =
-      Worker.start_link(cmd: sh(script), ready: {:output, "up"}, output: {:send, self()})
+      Worker.start_link(cmd: bash(script), ready: {:output, "up"}, output: {:send, self()})
 
     assert Worker.signal(worker, :sighup) == :ok
     assert await_down(worker) == :normal

@@ -38,6 +38,9 @@ defmodule Snakepit.Test.WorkerCase do
   @doc "A shell script as a worker's command."
   def sh(script), do: ["sh", "-c", script]
 
+  @doc "For scripts that wait for a signal: a dash may lose one while it starts a program."
+  def bash(script), do: ["bash", "-c", script]
+
   @doc "Waits for a worker's end and gives the reason."
   def await_down(worker, timeout \\ 10_000) do
     monitor = Process.monitor(worker)
