@@ -53,7 +53,9 @@ defmodule Snakepit.Pool.Slot do
   def vacant(%__MODULE__{} = slot) do
     %{
       slot
-      | pid: nil,
+      | # Who started it may tell of that only now, and means the one that is gone.
+        starter: nil,
+        pid: nil,
         monitor: nil,
         lease: nil,
         ready_at: nil,
