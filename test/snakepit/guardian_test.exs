@@ -211,6 +211,13 @@ defmodule Snakepit.GuardianTest do
     :persistent_term.put(key, door)
     assert {:error, %Error{reason: :enotconn}} = answer
 
+    # Nor is there one before there is a guardian, or a run.
+    :persistent_term.erase(key)
+    answers = [Guardian.connect(), Guardian.connect_socket()]
+    :persistent_term.put(key, door)
+    assert answers == [error, error]
+    assert Guardian.Server.door(nil) == nil
+
     # Who tries again and again does not collect what did not work.
     assert :socket.which_sockets(self()) == []
     assert Enum.filter(elem(Process.info(self(), :links), 1), &is_port/1) == []

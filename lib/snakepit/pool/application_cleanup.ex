@@ -17,8 +17,9 @@ defmodule Snakepit.Pool.ApplicationCleanup do
   alias Snakepit.{Config, Error, Guardian, Native, Run, RunState, Strays, Telemetry}
   alias Snakepit.Pool.{PIDLedger, ProcessRegistry}
 
-  # What the server of a guardian that is gone may take to sweep up.
-  @sweep_ms 10_000
+  # How long a registry that is being started again is waited for.
+  @patience_ms 10_000
+  @pause_ms 10
 
   @doc false
   def start_link(_opts), do: GenServer.start_link(__MODULE__, [], name: __MODULE__)
@@ -33,15 +34,24 @@ defmodule Snakepit.Pool.ApplicationCleanup do
     opts = opts |> Keyword.validate!(strict: false, last: false) |> Map.new()
     run = Run.current!()
     begun = System.monotonic_time(:millisecond)
-    workers = for {_id, %{status: :active} = info} <- ProcessRegistry.list_all_workers(), do: info
+    all = await_registry(&ProcessRegistry.list_all_workers/0)
+    workers = for {_id, %{status: :active} = info} <- all, do: info
     os_pids = Enum.map(workers, & &1.os_pid)
     emit(:start, begun, run, os_pids)
     guarded = by_guardian(run, workers, {timeout_ms, kill_wait_ms}, opts)
     report = add(guarded, Strays.stop(run, timeout_ms, kill_wait_ms))
-    ProcessRegistry.cleanup_dead_workers()
+    await_registry(&ProcessRegistry.cleanup_dead_workers/0)
     event = if report.survivors == [], do: :success, else: :timeout
     emit(event, begun, run, if(event == :timeout, do: report.survivors, else: os_pids))
     report
+  end
+
+  # A guardian that is lost takes the registry along, and its table; both are back in a moment.
+  defp await_registry(fun, patience_ms \\ @patience_ms) do
+    fun.()
+  catch
+    _kind, _not_there when patience_ms > 0 ->
+      receive(after: (@pause_ms -> await_registry(fun, patience_ms - @pause_ms)))
   end
 
   @impl true
@@ -100,24 +110,22 @@ defmodule Snakepit.Pool.ApplicationCleanup do
   # The marks are those of the next ones too, so only those that were known. What they have left behind
   # is swept up by the server before it ends.
   defp unguarded(_run, workers, {timeout_ms, kill_wait_ms}, _opts, server) do
-    receive do
-      {:DOWN, ^server, :process, _pid, _reason} -> :ok
-    after
-      @sweep_ms -> :ok
-    end
-
+    # It has answered as the last thing that it does but to sweep.
+    receive(do: ({:DOWN, ^server, :process, _pid, _reason} -> :ok))
     identities = Enum.map(workers, & &1.identity)
     stopped(workers, Native.process_stop(identities, :sigterm, timeout_ms, kill_wait_ms))
   end
 
-  defp stopped(workers, {:ok, outcomes}) do
+  # For tests, as below.
+  @doc false
+  def stopped(workers, {:ok, outcomes}) do
     counts = Enum.frequencies(outcomes)
     left = for {info, :survived} <- Enum.zip(workers, outcomes), do: info.os_pid
     stopped = Map.get(counts, :stopped, 0)
     %{stopped: stopped, killed: Map.get(counts, :killed, 0), survivors: left}
   end
 
-  defp stopped(workers, {:error, _reason}), do: none(Enum.map(workers, & &1.os_pid))
+  def stopped(workers, {:error, _reason}), do: none(Enum.map(workers, & &1.os_pid))
 
   # For tests: no process table is unreadable because one asks.
   @doc false

@@ -80,6 +80,23 @@ defmodule Snakepit.Pool.ApplicationCleanupTest do
              History.list(data_dir)
   end
 
+  test "a registry that is being started again is waited for" do
+    :ok = :sys.suspend(Snakepit.Supervisor)
+    registry = Process.whereis(Snakepit.Pool.ProcessRegistry)
+    monitor = Process.monitor(registry)
+    Process.exit(registry, :kill)
+    assert_receive {:DOWN, ^monitor, :process, ^registry, :killed}, 5_000
+    cleanup = Task.async(fn -> Snakepit.cleanup() end)
+    eventually(fn -> Process.info(cleanup.pid, :status) == {:status, :waiting} end)
+    :ok = :sys.resume(Snakepit.Supervisor)
+    assert {:ok, %{killed: 0}} = Task.await(cleanup, 30_000)
+  end
+
+  test "whoever could not be asked to end may be there" do
+    assert ApplicationCleanup.stopped([%{os_pid: 71}], {:error, {:eacces, nil}}) ==
+             %{stopped: 0, killed: 0, survivors: [71]}
+  end
+
   test "a process table that cannot be read is told" do
     log =
       capture_log(fn ->

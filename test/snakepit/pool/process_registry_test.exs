@@ -133,6 +133,12 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
     assert ProcScan.running?(os_pid)
   end
 
+  test "the owner of a worker that was forgotten meanwhile is not watched" do
+    ProcessRegistry.Table.note_new("forgotten", self())
+    send(ProcessRegistry, :watch_new)
+    refute is_map_key(:sys.get_state(ProcessRegistry).workers, "forgotten")
+  end
+
   test "reservations that come to nothing are swept, those of the moment are not" do
     :ok = ProcessRegistry.reserve_worker("old")
     assert ProcessRegistry.sweep_reservations() == 0
