@@ -155,7 +155,9 @@ defmodule Snakepit.ResourcesTest do
     # The daemon is made in the last moment of the worker's life, so that nobody knows of it yet, and does
     # not end when asked.
     script =
-      "while [ ! -e #{go} ]; do sleep 0.01; done; (trap '' TERM; exec env -i setsid sleep #{token}) &"
+      "while [ ! -e #{go} ]; do sleep 0.01; done; " <>
+        "(trap '' TERM; : > #{go}.up; exec env -i setsid sleep #{token}) & " <>
+        "until [ -e #{go}.up ]; do sleep 0.01; done"
 
     assert Beam.run(beam, """
            options = [cmd: ["sh", "-c", #{inspect(script)}], stop_timeout: 1_000]

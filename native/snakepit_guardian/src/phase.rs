@@ -109,12 +109,13 @@ impl Asked {
         self.everyone = true;
     }
 
-    /// Whether one that was just found, `age` old, is to be asked.
+    /// Whether one that was just found is to be asked: adopted, or, if `below`, by a walk.
     ///
-    /// One that was started after the others were asked, by a leader that tidies up for example, is not:
-    /// it has the rest of the grace period. Start times are rounded down to ticks.
-    pub fn concerns(&self, now: Time, leader: i32, member: &Member) -> bool {
-        let margin = if self.leader_ended { Duration::ZERO } else { TICK };
+    /// One that was started after the others were asked, by somebody who tidies up, is not: it has the rest
+    /// of the grace period. Start times are rounded down to ticks. In doubt an adopted one is asked, since
+    /// nobody tidies up with it any more; and one below another is not, since it is asked when it is adopted.
+    pub fn concerns(&self, now: Time, leader: i32, member: &Member, below: bool) -> bool {
+        let margin = if below { TICK } else { Duration::ZERO };
         let young = member.age.is_some_and(|age| now.saturating_sub(age) + margin > self.at);
         let same = |start: &u64| *start == member.start || *start == 0 || member.start == 0;
         let had_it = (self.group && member.group == leader)

@@ -265,7 +265,7 @@ impl Tree {
             (Purpose::Ask, Phase::Asked(asked)) => {
                 for member in members {
                     let root = member.pid == leader || adopted.contains_key(&member.pid);
-                    if !root && asked.concerns(now, leader, member) {
+                    if !root && asked.concerns(now, leader, member, true) {
                         asked.reached.insert(member.pid, member.start);
                         request(Target::Member(member.pid), asked.signal, out);
                     }

@@ -185,7 +185,7 @@ impl Trees {
         let owner = self.owner_of(&seen).unwrap_or(NOBODY);
         let tree = self.by_id.entry(owner).or_insert_with(Tree::without_leader);
         let asked = match &tree.phase {
-            Phase::Asked(asked) => !asked.concerns(now, tree.leader, &seen.member),
+            Phase::Asked(asked) => !asked.concerns(now, tree.leader, &seen.member, false),
             _ => false,
         };
         tree.members.push(pid);

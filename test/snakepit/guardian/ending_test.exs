@@ -22,8 +22,8 @@ defmodule Snakepit.Guardian.EndingTest do
 
   test "what a leader leaves behind has the grace period of the tree to end in" do
     saved = Path.join(Beam.temporary_directory(), "saved")
-    patient = "trap 'sleep 0.3; echo saved > #{saved}; exit' TERM; echo up; sleep 600 & wait"
-    child = shell("(setsid sh -c '#{String.replace(patient, "'", "'\\''")}' &) ; sleep 600")
+
+    child = shell("(setsid python3 #{fixture("saves_when_asked.py")} #{saved} &) ; sleep 600")
     eventually(fn -> Guardian.output_tail(child) == {:ok, "up\n"} end)
     assert :ok = Guardian.stop(child, timeout_ms: 10_000)
     assert File.read!(saved) == "saved\n"
