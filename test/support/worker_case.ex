@@ -38,7 +38,7 @@ defmodule Snakepit.Test.WorkerCase do
   @doc "A shell script as a worker's command."
   def sh(script), do: ["sh", "-c", script]
 
-  @doc "For scripts that wait for a signal: a dash may lose one while it starts a program."
+  @doc "For scripts that wait for a signal: with a dash some seemed to miss it."
   def bash(script), do: ["bash", "-c", script]
 
   @doc "Waits for a worker's end and gives the reason."
