@@ -90,7 +90,7 @@ defmodule Snakepit.StopPolicyTest do
     end
   end
 
-  # Not `sh`: with a dash, 2 of 120 of these did not note their end. Why is not settled.
+  # Not `sh`: a fault of the guardian was found with it, and taken for the shell's.
   #
   # A leader that takes half a second to end, one in its group and one in a session of its own. Each notes
   # when it has ended.

@@ -107,6 +107,7 @@ impl Asked {
             self.leader_ended = true;
         }
         self.everyone = true;
+        self.walk_at.get_or_insert(now);
     }
 
     /// Whether one that was just found is to be asked: adopted, or, if `below`, by a walk.

@@ -264,8 +264,10 @@ impl Tree {
         match (purpose, &mut self.phase) {
             (Purpose::Ask, Phase::Asked(asked)) => {
                 for member in members {
-                    let root = member.pid == leader || adopted.contains_key(&member.pid);
-                    if !root && asked.concerns(now, leader, member, true) {
+                    // An adopted one may have been in the leader's group when it was adopted, and have
+                    // left it before the group was asked: this is where its group is known as it is.
+                    let below = !adopted.contains_key(&member.pid);
+                    if member.pid != leader && asked.concerns(now, leader, member, below) {
                         asked.reached.insert(member.pid, member.start);
                         request(Target::Member(member.pid), asked.signal, out);
                     }
