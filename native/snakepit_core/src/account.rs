@@ -1,4 +1,4 @@
-//! Users and groups by name.
+//! Users and groups, by name and by number.
 //!
 //! The account database may be on the network and take its time, so the guardian, which must never
 //! wait, is told numbers.
@@ -28,10 +28,32 @@ pub struct Account {
 /// [`Error::Os`] with `ENOENT` if there is none.
 pub fn user(name: &str) -> Result<Account, Error> {
     let call = "getpwnam";
-    let text = CString::new(name).map_err(|_| Error::Os { call, errno: Errno::EINVAL })?;
     let user = User::from_name(name).map_err(Error::os(call))?;
-    let user = user.ok_or(Error::Os { call, errno: Errno::ENOENT })?;
-    Ok(Account { uid: user.uid.as_raw(), gid: user.gid.as_raw(), groups: groups(&text, user.gid)? })
+    account(user.ok_or(Error::Os { call, errno: Errno::ENOENT })?)
+}
+
+/// The account of this number; for one that nobody has, the group of the same number and no other, so that
+/// no process keeps the groups of whoever started it. `None` for the user that this process is and must
+/// stay: there is nothing to change.
+///
+/// # Errors
+///
+/// [`Error::Os`].
+pub fn numbered(uid: u32) -> Result<Option<Account>, Error> {
+    let own = unistd::geteuid();
+    if own.as_raw() == uid && !own.is_root() {
+        return Ok(None);
+    }
+    match User::from_uid(unistd::Uid::from_raw(uid)).map_err(Error::os("getpwuid"))? {
+        Some(user) => account(user).map(Some),
+        None => Ok(Some(Account { uid, gid: uid, groups: Vec::new() })),
+    }
+}
+
+fn account(user: User) -> Result<Account, Error> {
+    let invalid = |_| Error::Os { call: "getgrouplist", errno: Errno::EINVAL };
+    let name = CString::new(user.name).map_err(invalid)?;
+    Ok(Account { uid: user.uid.as_raw(), gid: user.gid.as_raw(), groups: groups(&name, user.gid)? })
 }
 
 /// The number of the group of this name.
@@ -60,6 +82,15 @@ fn groups(_name: &CString, gid: unistd::Gid) -> Result<Vec<u32>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_brings_the_groups_of_its_account_or_its_own() {
+        let nobodys = 3_999_999_999;
+        let account = Account { uid: nobodys, gid: nobodys, groups: Vec::new() };
+        assert_eq!(numbered(nobodys).unwrap(), Some(account));
+        let root = if unistd::geteuid().is_root() { Some(user("root").unwrap()) } else { None };
+        assert_eq!(numbered(unistd::geteuid().as_raw()).unwrap(), root);
+    }
 
     #[test]
     fn root_is_known_and_nobody_made_up_is() {

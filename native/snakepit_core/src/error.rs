@@ -36,6 +36,10 @@ pub enum Error {
         errno: Errno,
     },
 
+    /// The process table does not contain the process that reads it. Who is missing there is not gone.
+    #[error("the process table is not this process's")]
+    NotItsTable,
+
     /// No signal has this name or number here.
     #[error("no such signal")]
     UnknownSignal,

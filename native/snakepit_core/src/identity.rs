@@ -24,7 +24,7 @@ pub struct Identity {
     pub settled: bool,
     /// Its real user, where there is no kernel handle.
     pub uid: Option<u32>,
-    /// The boot it belongs to.
+    /// The boot it belongs to; see [`is_known_boot`].
     pub boot: [u8; 16],
     /// The pid namespace in which `pid` is its number.
     pub namespace: u64,
@@ -60,13 +60,7 @@ impl Identity {
     /// [`Error::Os`] if what this boot and namespace are could not be read: then they are not others.
     pub fn scope(&self) -> Result<Scope, Error> {
         os::learn().map_err(Error::os("boot and namespace"))?;
-        Ok(if self.boot != os::boot_id() {
-            Scope::OtherBoot
-        } else if self.namespace != os::pid_namespace() {
-            Scope::OtherNamespace
-        } else {
-            Scope::Here
-        })
+        Ok(scope((&self.boot, self.namespace), (&os::boot_id(), os::pid_namespace())))
     }
 
     /// Whether it names one process for good: by the kernel's handle, or by a start time that was past.
@@ -127,6 +121,35 @@ impl Identity {
     }
 }
 
+/// Whether this is a boot's own name. Where the kernel does not tell it, eight zeroes and a number that
+/// was drawn for one life of a BEAM take its place: they are equal within that life, and say nothing of
+/// what another life has recorded.
+pub(crate) fn is_known_boot(boot: &[u8; 16]) -> bool {
+    boot[..8] != [0; 8]
+}
+
+/// The environment variable that tells a guardian what its BEAM has drawn for the boot; `None` where the
+/// kernel tells it.
+pub fn life_variable() -> Option<(&'static str, String)> {
+    #[cfg(target_os = "linux")]
+    return os::life_variable();
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
+fn scope(then: (&[u8; 16], u64), now: (&[u8; 16], u64)) -> Scope {
+    let known = is_known_boot(then.0) && is_known_boot(now.0);
+    if then.0 == now.0 && *then.0 != [0; 16] {
+        if then.1 == now.1 { Scope::Here } else { Scope::OtherNamespace }
+    } else if known {
+        Scope::OtherBoot
+    } else if then.1 != now.1 && then.1 != 0 && now.1 != 0 {
+        Scope::Elsewhere
+    } else {
+        Scope::Unknown
+    }
+}
+
 /// Where an identity was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
@@ -134,8 +157,12 @@ pub enum Scope {
     Here,
     /// Before the last boot: the process is gone, whatever has its pid now.
     OtherBoot,
-    /// In another container: its pid means something else here.
+    /// In another container of this boot: its pid means something else here.
     OtherNamespace,
+    /// In another container, of this boot or of another: one of the two could not be told.
+    Elsewhere,
+    /// In this boot or in another: one of the two could not be told.
+    Unknown,
 }
 
 #[cfg(test)]
@@ -181,5 +208,22 @@ mod tests {
         assert_eq!(here.scope().unwrap(), Scope::Here);
         assert_eq!(Identity { boot: [9; 16], ..here.clone() }.scope().unwrap(), Scope::OtherBoot);
         assert_eq!(Identity { namespace: 1, ..here }.scope().unwrap(), Scope::OtherNamespace);
+    }
+
+    #[test]
+    fn a_boot_that_is_not_known_is_the_same_within_one_life_only() {
+        let life = |number| {
+            let mut boot = [0; 16];
+            boot[15] = number;
+            boot
+        };
+        let (one, other, known) = (life(1), life(2), [7; 16]);
+        assert_eq!(scope((&one, 5), (&one, 5)), Scope::Here);
+        assert_eq!(scope((&one, 0), (&one, 0)), Scope::Here);
+        for (then, now) in [(one, other), (one, known), (known, one), (life(0), life(0))] {
+            assert_eq!(scope((&then, 5), (&now, 5)), Scope::Unknown);
+            assert_eq!(scope((&then, 5), (&now, 0)), Scope::Unknown);
+            assert_eq!(scope((&then, 5), (&now, 6)), Scope::Elsewhere);
+        }
     }
 }

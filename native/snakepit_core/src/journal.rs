@@ -1,5 +1,4 @@
-//! A write-ahead log: what must not be lost at `kill -9`, appended by whoever has it, one `write`
-//! each.
+//! A write-ahead log: what must not be lost at `kill -9`, appended by whoever has it, in one `write`.
 //!
 //! What the kernel has taken survives the process, and nothing here needs to survive the kernel but
 //! the run's states, which are synced. An entry is length, checksum and content. A file that was cut,
@@ -9,12 +8,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use nix::errno::Errno;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::Error;
+use crate::{Error, filesystem};
 
 /// Length and checksum in front of each entry.
 const HEADER: usize = 4 + 8;
@@ -29,13 +29,17 @@ pub struct Journal {
     /// The bound for the file. Entries are refused beyond it: nothing carries them off, so something
     /// is wrong with the one who should.
     max_bytes: u64,
+    /// Whether a `write` to it waits for memory at most.
+    in_memory: bool,
+    /// As in the writer, for who must not wait for that.
+    length: AtomicU64,
     writer: Mutex<Writer>,
 }
 
 #[derive(Debug)]
 struct Writer {
     /// `None` once it is closed.
-    file: Option<File>,
+    file: Option<Arc<File>>,
     length: u64,
     /// Why no entry can be appended any more: half of one is at the end, and could not be cut off.
     broken: Option<Errno>,
@@ -50,38 +54,64 @@ impl Journal {
     pub fn open(path: &Path, max_bytes: u64) -> Result<Self, Error> {
         let file = create(path)?;
         let length = file.metadata().map_err(|error| Error::io("journal", &error))?.len();
-        let writer = Mutex::new(Writer { file: Some(file), length, broken: None });
-        Ok(Self { path: path.to_owned(), max_bytes, writer })
+        let in_memory = filesystem::is_memory(&file)?;
+        let writer = Mutex::new(Writer { file: Some(Arc::new(file)), length, broken: None });
+        let length = AtomicU64::new(length);
+        Ok(Self { path: path.to_owned(), max_bytes, in_memory, length, writer })
     }
 
-    /// Appends an entry. The kernel has it when this returns.
+    /// Appends an entry. The kernel has it when this returns. May wait for the disk.
     ///
     /// # Errors
     ///
     /// [`Error::Os`], and then nothing was appended: with `ESTALE` if the file was deleted, so that an
     /// entry would be lost, with `EFBIG` if it has grown beyond its bound.
     pub fn append(&self, content: &[u8]) -> Result<(), Error> {
-        let failed = Error::os("journal");
-        if content.len() > MAX_ENTRY {
-            return Err(failed(Errno::EMSGSIZE));
-        }
-        let entry = entry(content);
-        self.with_writer(|writer| writer.append(&entry, self.max_bytes)).map_err(failed)
+        self.append_all(&[content])
     }
 
-    /// Waits until the disk has what was appended.
+    /// Appends several entries, all or none.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Journal::append`].
+    pub fn append_all(&self, contents: &[&[u8]]) -> Result<(), Error> {
+        let failed = Error::os("journal");
+        let entries = entries(contents).map_err(&failed)?;
+        self.with_writer(|writer| writer.append(&entries, self.max_bytes)).map_err(&failed)
+    }
+
+    /// As [`Journal::append`], if that waits for nobody: the file is in memory, and nobody else has it in
+    /// hand. `None` otherwise.
+    pub fn append_at_once(&self, content: &[u8]) -> Option<Result<(), Error>> {
+        if !self.in_memory {
+            return None;
+        }
+        let mut writer = match self.writer.try_lock() {
+            Ok(writer) => writer,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let appended = entries(&[content])
+            .and_then(|entry| writer.append(&entry, self.max_bytes))
+            .map_err(Error::os("journal"));
+        self.length.store(writer.length, Ordering::Relaxed);
+        Some(appended)
+    }
+
+    /// Waits until the disk has what was appended. Others append meanwhile.
     ///
     /// # Errors
     ///
     /// [`Error::Os`].
     pub fn sync(&self) -> Result<(), Error> {
-        self.with_writer(|writer| writer.file()?.sync_data().map_err(|error| errno(&error)))
-            .map_err(Error::os("journal"))
+        let file = self.with_writer(|writer| writer.file()).map_err(Error::os("journal"))?;
+        file.sync_data().map_err(|error| Error::io("journal", &error))
     }
 
-    /// How long the file is.
+    /// How long the file is. Waits for nobody.
     pub fn length(&self) -> u64 {
-        self.with_writer(|writer| writer.length)
+        self.length.load(Ordering::Relaxed)
     }
 
     /// Moves what was appended so far to another file, for someone to carry off, and goes on with an
@@ -94,13 +124,13 @@ impl Journal {
         if aside.exists() {
             return Err(Error::Os { call: "journal", errno: Errno::EEXIST });
         }
-        // Held meanwhile: whoever appends now waits for a few dozen microseconds.
+        // Held meanwhile: whoever appends now waits.
         self.with_writer(|writer| {
             // The new one first. If the disk is too full for it, the old one is still in place.
             let fresh = self.path.with_extension("new");
             let file = create(&fresh)?;
             self.exchange(writer, &fresh, aside).map_err(|error| Error::io("journal", &error))?;
-            *writer = Writer { file: Some(file), length: 0, broken: None };
+            *writer = Writer { file: Some(Arc::new(file)), length: 0, broken: None };
             Ok(())
         })
     }
@@ -126,16 +156,19 @@ impl Journal {
     }
 
     fn with_writer<T>(&self, run: impl FnOnce(&mut Writer) -> T) -> T {
-        run(&mut self.writer.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = run(&mut writer);
+        self.length.store(writer.length, Ordering::Relaxed);
+        result
     }
 }
 
 impl Writer {
-    fn file(&mut self) -> Result<&mut File, Errno> {
-        self.file.as_mut().ok_or(Errno::EBADF)
+    fn file(&self) -> Result<Arc<File>, Errno> {
+        self.file.clone().ok_or(Errno::EBADF)
     }
 
-    fn append(&mut self, entry: &[u8], max_bytes: u64) -> Result<(), Errno> {
+    fn append(&mut self, entries: &[u8], max_bytes: u64) -> Result<(), Errno> {
         if let Some(errno) = self.broken {
             return Err(errno);
         }
@@ -145,12 +178,12 @@ impl Writer {
         if file.metadata().map_err(|error| errno(&error))?.nlink() == 0 {
             return Err(Errno::ESTALE);
         }
-        if length + entry.len() as u64 > max_bytes {
+        if length + entries.len() as u64 > max_bytes {
             return Err(Errno::EFBIG);
         }
-        match file.write_all(entry) {
+        match (&*file).write_all(entries) {
             Ok(()) => {
-                self.length += entry.len() as u64;
+                self.length += entries.len() as u64;
                 Ok(())
             }
             // Part of it may be there, on a disk that became full. Behind it no entry would count.
@@ -199,13 +232,18 @@ pub fn parse(bytes: &[u8]) -> Contents {
     contents
 }
 
-fn entry(content: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(content.len()).unwrap_or(u32::MAX).to_be_bytes();
-    let mut entry = Vec::with_capacity(HEADER + content.len());
-    entry.extend_from_slice(&length);
-    entry.extend_from_slice(&checksum(length, content).to_be_bytes());
-    entry.extend_from_slice(content);
-    entry
+fn entries(contents: &[&[u8]]) -> Result<Vec<u8>, Errno> {
+    let mut bytes = Vec::with_capacity(contents.iter().map(|content| HEADER + content.len()).sum());
+    for content in contents {
+        let length = u32::try_from(content.len()).map_err(|_| Errno::EMSGSIZE)?.to_be_bytes();
+        if content.len() > MAX_ENTRY {
+            return Err(Errno::EMSGSIZE);
+        }
+        bytes.extend_from_slice(&length);
+        bytes.extend_from_slice(&checksum(length, content).to_be_bytes());
+        bytes.extend_from_slice(content);
+    }
+    Ok(bytes)
 }
 
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -266,7 +304,8 @@ mod tests {
 
     fn sample() -> (Vec<Vec<u8>>, Vec<u8>) {
         let entries = vec![b"first".to_vec(), Vec::new(), vec![0xff; 300], b"last".to_vec()];
-        let bytes = entries.iter().flat_map(|content| entry(content)).collect();
+        let contents: Vec<&[u8]> = entries.iter().map(Vec::as_slice).collect();
+        let bytes = super::entries(&contents).unwrap();
         (entries, bytes)
     }
 

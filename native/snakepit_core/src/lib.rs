@@ -15,15 +15,22 @@
 //! | [`stop`] | end many processes together, politely first |
 //! | [`marker`], [`run_id`] | the environment and arguments that say whose a process is |
 //! | [`lineage`] | a mark that survives a scrubbed environment |
+//! | [`threads`] | the end of a BEAM, before its process has ended |
 //! | [`wire`] | what the BEAM and the guardian say to each other |
 //! | [`run_state`], [`record`] | what the ledger stores |
-//! | [`lock`], [`journal`], [`adopted`], [`obituary`] | the files of a run |
+//! | [`directory`], [`private_file`], [`filesystem`] | whose the data directory is, and where it lies |
+//! | [`lock`], [`journal`], [`queue`], [`adopted`], [`obituary`] | the files of a run |
+//! | [`guardian`] | which processes are guardians, and of which runs |
 //! | [`reap`] | what dead runs have left behind, found and ended |
+//! | [`self_test`] | what this place lets a process do |
 
 pub mod account;
 pub mod adopted;
+pub mod directory;
 pub mod error;
+pub mod filesystem;
 pub mod group;
+pub mod guardian;
 pub mod identity;
 pub mod journal;
 pub mod lineage;
@@ -36,18 +43,23 @@ pub mod obituary;
 pub mod offspring;
 mod os;
 pub mod pid;
+pub mod private_file;
 pub mod proc_text;
 pub mod process;
 pub mod protect;
+pub mod queue;
 pub mod reap;
 pub mod record;
 pub mod run;
 pub mod run_id;
 pub mod run_state;
+pub mod self_test;
 mod settle;
 pub mod signal;
 pub mod stop;
 pub mod table;
+#[cfg(target_os = "linux")]
+pub mod threads;
 pub mod tree;
 pub mod wire;
 

@@ -14,6 +14,9 @@ use crate::{Error, Pid, os};
 /// Bits of a mark that count the children of a run. The others hold the run id, which is below 2³⁷.
 const CHILD_BITS: u32 = 26;
 
+/// How many children of a run have lineages that differ.
+pub const CHILDREN: u64 = 1 << CHILD_BITS;
+
 /// The run and the child that a process descends from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lineage {
@@ -26,7 +29,7 @@ pub struct Lineage {
 impl Lineage {
     /// The lineage of a guardian's child.
     pub fn new(run_id: RunId, child: u64) -> Self {
-        let child = u32::try_from(child % (1 << CHILD_BITS)).unwrap_or_default();
+        let child = u32::try_from(child % CHILDREN).unwrap_or_default();
         Self { run_id, child }
     }
 
@@ -37,7 +40,7 @@ impl Lineage {
 
     /// What a soft limit says; `None` for most, "unlimited" among them.
     pub fn from_limit(limit: u64) -> Option<Self> {
-        let child = u32::try_from(limit % (1 << CHILD_BITS)).ok()?;
+        let child = u32::try_from(limit % CHILDREN).ok()?;
         Some(Self { run_id: RunId::from_number(limit >> CHILD_BITS)?, child })
     }
 

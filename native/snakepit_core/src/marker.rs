@@ -6,6 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::identity::is_known_boot;
 use crate::run_id::RunId;
 use crate::{Error, Identity, Pid, Process, os};
 
@@ -16,6 +17,8 @@ const PREFIX: &[u8] = b"SNAKEPIT_";
 pub const RUN_ID: &str = "SNAKEPIT_RUN_ID";
 /// The worker that the process belongs to.
 pub const WORKER_ID: &str = "SNAKEPIT_WORKER_ID";
+/// The guardian's number of the child that the process is or descends from.
+pub const CHILD: &str = "SNAKEPIT_CHILD";
 /// The instance: data directory and user. One never touches another's processes.
 pub const INSTANCE: &str = "SNAKEPIT_INSTANCE";
 /// Who the BEAM is: see [`Owner`].
@@ -28,6 +31,8 @@ pub struct Markers {
     pub run_id: Option<RunId>,
     /// [`WORKER_ID`].
     pub worker_id: Option<Vec<u8>>,
+    /// [`CHILD`].
+    pub child: Option<u64>,
     /// [`INSTANCE`].
     pub instance: Option<Vec<u8>>,
     /// [`OWNER`], if it can be understood.
@@ -39,7 +44,7 @@ impl Markers {
     /// for `getenv(3)`.
     pub fn from_environment(bytes: &[u8]) -> Self {
         let mut markers = Self::default();
-        let mut seen = [false; 4];
+        let mut seen = [false; 5];
         let mut is_first = |index: usize| !std::mem::replace(&mut seen[index], true);
         for pair in bytes.split(|byte| *byte == 0) {
             let Some(rest) = pair.strip_prefix(PREFIX) else { continue };
@@ -51,6 +56,10 @@ impl Markers {
                 b"INSTANCE" if is_first(2) => markers.instance = Some(value.to_vec()),
                 b"OWNER" if is_first(3) => {
                     markers.owner =
+                        std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                }
+                b"CHILD" if is_first(4) => {
+                    markers.child =
                         std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
                 }
                 _ => {}
@@ -91,9 +100,13 @@ impl Owner {
         Ok(Self::from(process.identity()))
     }
 
-    /// Whether this owner's pids mean the same processes here.
+    /// Whether this owner's pids mean the same processes here. It is asked of the marker of a process that
+    /// is there, which is of this boot, and so was its owner, whatever could be read of the boot.
     pub fn is_from_here(&self) -> bool {
-        self.boot == os::boot_id() && self.namespace == os::pid_namespace()
+        let boot = os::boot_id();
+        let told = is_known_boot(&self.boot) && is_known_boot(&boot);
+        let same_boot = self.boot == boot || !told && self.namespace != 0;
+        same_boot && self.namespace == os::pid_namespace()
     }
 }
 
@@ -155,6 +168,17 @@ mod tests {
             b"",
         ] {
             assert!(!of_run(environment), "{}", String::from_utf8_lossy(environment));
+        }
+    }
+
+    #[test]
+    fn the_first_child_that_is_named_counts() {
+        let child = |environment: &[u8]| Markers::from_environment(environment).child;
+        assert_eq!(child(b"SNAKEPIT_CHILD=7\0SNAKEPIT_CHILD=8\0"), Some(7));
+        for environment in
+            [b"SNAKEPIT_CHILD=x\0SNAKEPIT_CHILD=8".as_slice(), b"SNAKEPIT_CHILD=", b""]
+        {
+            assert_eq!(child(environment), None);
         }
     }
 

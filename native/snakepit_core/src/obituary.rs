@@ -1,7 +1,7 @@
 //! What the guardian leaves in the run's directory when the BEAM died before it.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ pub struct Obituary {
     pub detected_by: String,
     /// From then until nothing was left.
     pub duration_ms: u64,
-    /// Each process that had to be ended.
+    /// Each process that was there when the BEAM died, and each that the guardian has reaped since.
     pub processes: Vec<Ended>,
     /// Pids that are still there.
     pub survivors: Vec<i64>,
@@ -40,20 +40,19 @@ pub struct Ended {
     pub pid: i64,
     /// Whether SIGTERM was not enough.
     pub killed: bool,
-    /// From the death of the BEAM until it was gone.
+    /// From the death of the BEAM until it was gone; until all were, if its own parent has reaped it.
     pub after_ms: u64,
 }
 
-/// Writes the file whole or not at all.
+/// Writes the file whole or not at all. It is not synced: after a power loss, when the disk would be all
+/// there is, it is not asked for, because nothing can have survived that.
 ///
 /// # Errors
 ///
 /// What the file system says.
 pub fn write(directory: &Path, obituary: &Obituary) -> io::Result<()> {
     let temporary = directory.join("obituary.new");
-    let mut file = File::create(&temporary)?;
-    file.write_all(&wire::encode(obituary))?;
-    file.sync_all()?;
+    fs::write(&temporary, wire::encode(obituary))?;
     fs::rename(temporary, directory.join(FILE))
 }
 

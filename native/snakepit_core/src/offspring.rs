@@ -41,6 +41,11 @@ impl OwnChildren {
         Ok(Self { file, text: Vec::new() })
     }
 
+    /// Whether the kernel keeps such lists.
+    pub fn is_listed(&self) -> bool {
+        self.file.is_some()
+    }
+
     /// The children that there are now. If nobody has been reaped since the last time, `only_new` leaves
     /// out those that were there then, which costs the kernel next to nothing.
     ///

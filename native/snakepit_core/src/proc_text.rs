@@ -60,8 +60,58 @@ fn behind_name(line: &[u8]) -> Option<&[u8]> {
 
 /// The real user in `status`.
 pub fn real_uid(status: &[u8]) -> Option<u32> {
-    let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Uid:"))?;
-    number(line.trim_ascii().split(u8::is_ascii_whitespace).next()?)
+    number(words(field(status, b"Uid:")?).next()?)
+}
+
+/// In how many pid namespaces, from that of `/proc` down to its own, a process has a pid. 0 if `status`
+/// does not tell.
+pub fn namespaces(status: &[u8]) -> usize {
+    field(status, b"NSpid:").map_or(0, |pids| words(pids).count())
+}
+
+/// Whether a process has this capability, in effect.
+pub fn has_capability(status: &[u8], capability: u32) -> bool {
+    let digits = field(status, b"CapEff:").and_then(|digits| std::str::from_utf8(digits).ok());
+    let set = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or_default();
+    set.checked_shr(capability).is_some_and(|bits| bits & 1 == 1)
+}
+
+/// Whether a filter decides on the system calls of a process (`SECCOMP_MODE_FILTER`).
+pub fn is_filtered(status: &[u8]) -> bool {
+    field(status, b"Seccomp:") == Some(b"2")
+}
+
+/// Whether `/proc` hides processes from one that has these groups and may not trace them, by
+/// `mountinfo`. The last that was mounted there counts.
+pub fn hides(mountinfo: &[u8], groups: &[u32]) -> bool {
+    let mounts = mountinfo.split(|byte| *byte == b'\n');
+    let mut options = mounts.filter_map(|line| {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let is_proc = fields.nth(4) == Some(b"/proc");
+        // Those of the mount come before the type, those of the file system last.
+        fields.next_back().filter(|_| is_proc)
+    });
+    let Some(options) = options.next_back() else { return false };
+    let value = |name: &[u8]| {
+        let mut options = options.split(|byte| *byte == b',');
+        options.find_map(|option| option.strip_prefix(name)).map(<[u8]>::to_vec)
+    };
+    let exempt =
+        value(b"gid=").and_then(|gid| number(&gid)).is_some_and(|gid| groups.contains(&gid));
+    match value(b"hidepid=").as_deref() {
+        None | Some(b"0" | b"off") => false,
+        Some(b"4" | b"ptraceable") => true,
+        Some(_) => !exempt,
+    }
+}
+
+fn field<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let mut lines = status.split(|byte| *byte == b'\n');
+    lines.find_map(|line| line.strip_prefix(name)).map(<[u8]>::trim_ascii)
+}
+
+fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
 }
 
 /// The soft limit of file locks in `limits`; `None` if it is unlimited.
@@ -114,5 +164,37 @@ mod tests {
         let status = b"Name:\tUid: 7\nUmask:\t0022\nUid:\t1000\t0\t0\t0\nGid:\t5\t5\t5\t5\n";
         assert_eq!(real_uid(status), Some(1000));
         assert_eq!(real_uid(b"Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn a_status_tells_of_namespaces_capabilities_and_filters() {
+        let status =
+            b"NSpid:\t4711\t2\nCapEff:\t0000000000080020\nSeccomp:\t2\nSeccomp_filters:\t1\n";
+        assert_eq!(namespaces(status), 2);
+        assert!(has_capability(status, 5) && has_capability(status, 19));
+        assert!(!has_capability(status, 0) && !has_capability(status, 64));
+        assert!(is_filtered(status));
+        assert_eq!((namespaces(b""), has_capability(b"", 5), is_filtered(b"")), (0, false, false));
+        assert!(!is_filtered(b"Seccomp:\t0\n"));
+    }
+
+    #[test]
+    fn the_last_mount_of_proc_says_whether_it_hides() {
+        let mount = |place: &str, options: &str| {
+            format!("30 23 0:5 / {place} rw,nosuid shared:9 - proc proc rw{options}\n")
+        };
+        let hides = |text: &str| hides(text.as_bytes(), &[7]);
+        assert!(
+            !hides("") && !hides(&mount("/proc", "")) && !hides(&mount("/proc", ",hidepid=off"))
+        );
+        for value in ["1", "2", "4", "noaccess", "invisible", "ptraceable"] {
+            assert!(hides(&mount("/proc", &format!(",hidepid={value}"))), "{value}");
+            assert!(!hides(&mount("/mnt/proc", &format!(",hidepid={value}"))), "{value}");
+        }
+        assert!(!hides(&mount("/proc", ",gid=7,hidepid=invisible")));
+        assert!(hides(&mount("/proc", ",gid=8,hidepid=invisible")));
+        assert!(hides(&mount("/proc", ",gid=7,hidepid=ptraceable")));
+        let both = [mount("/proc", ",hidepid=2"), mount("/proc", "")].concat();
+        assert!(!hides(&both));
     }
 }

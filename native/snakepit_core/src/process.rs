@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::identity::Scope;
+use crate::lineage::Lineage;
 use crate::run_id::RunId;
 use crate::table::{Columns, Entry, Environment};
 use crate::{Error, Identity, Pid, Signal, os, protect, settle};
@@ -101,31 +102,89 @@ impl Process {
 
     /// Opens the process that `identity` was taken from, and no other.
     ///
-    /// `run_id` settles the one case that pid and start time leave open: no kernel handle, and an
-    /// identity taken within the first clock tick of the process. Then only a process that carries
-    /// this run's marker is the same. One that cannot run again is gone, whichever it is.
+    /// Boot, kernel handle and start time have to agree, as far as there are any. `run_id` settles what
+    /// they leave open: an identity without a handle that was taken within the first clock tick of the
+    /// process, one of an unknown boot, one without a handle whose process is hidden. Then only a process
+    /// that carries this run's marker or lineage is the same. One that cannot run again is gone,
+    /// whichever it is.
     ///
     /// # Errors
     ///
     /// [`Error::Os`].
     pub fn reopen(identity: &Identity, run_id: Option<RunId>) -> Result<Found, Error> {
-        match identity.scope()? {
-            Scope::Here => {}
+        let certain = match identity.scope()? {
+            Scope::Here => true,
+            Scope::Unknown => false,
             Scope::OtherBoot => return Ok(Found::Gone),
-            Scope::OtherNamespace => return Ok(Found::Ambiguous),
-        }
+            Scope::OtherNamespace | Scope::Elsewhere => return Ok(Found::Ambiguous),
+        };
         let process = match Self::open(identity.pid) {
             Ok(Some(process)) => process,
             Ok(None) => return Ok(Found::Gone),
-            Err(Error::Ambiguous(_)) => return Ok(Found::Ambiguous),
+            Err(Error::Ambiguous(_)) => return Self::reopen_hidden(identity, run_id),
             Err(error) => return Err(error),
         };
-        match (&identity.handle, &process.identity.handle) {
-            (Some(then), Some(now)) if then == now => Ok(Found::Same(process)),
-            (Some(_), Some(_)) => Ok(Found::Gone),
+        process.compare(identity, certain, run_id)
+    }
+
+    /// `certain` says that both are of one boot.
+    fn compare(
+        mut self,
+        earlier: &Identity,
+        certain: bool,
+        run_id: Option<RunId>,
+    ) -> Result<Found, Error> {
+        let is_hidden = self.identity.start == 0 || earlier.start == 0;
+        let same_start = self.identity.start == earlier.start;
+        let same_handle = match (&earlier.handle, &self.identity.handle) {
+            (Some(then), Some(now)) if then != now => return Ok(Found::Gone),
+            (Some(_), Some(_)) => true,
             // One side has no handle: a ledger from another kernel, or a sandbox in between.
-            _ => process.compare_by_start(identity, run_id),
+            _ => false,
+        };
+        if !is_hidden && !same_start {
+            // No boot gives a handle twice. So one that has it and another start time is not what was
+            // recorded, or it was seen from another time namespace.
+            let doubtful = certain && same_handle;
+            return if doubtful { self.in_doubt() } else { Ok(Found::Gone) };
         }
+        let exact = same_handle || (!is_hidden && earlier.settled);
+        let known = certain && exact;
+        if !known && !self.is_confirmed(earlier, run_id)? {
+            return self.in_doubt();
+        }
+        if self.identity.start == 0 {
+            self.identity.start = earlier.start;
+        }
+        Ok(Found::Same(self))
+    }
+
+    /// One of which the process table shows nothing, where there are no handles.
+    fn reopen_hidden(identity: &Identity, run_id: Option<RunId>) -> Result<Found, Error> {
+        let reference = os::Reference::open(identity.pid).map_err(Error::os("process open"))?;
+        let Some(reference) = reference else { return Ok(Found::Gone) };
+        let (boot, namespace) = (os::boot_id(), os::pid_namespace());
+        let process =
+            Self { reference, identity: Identity { boot, namespace, ..identity.clone() } };
+        let confirmed = process.is_confirmed(identity, run_id)?;
+        if confirmed { Ok(Found::Same(process)) } else { process.in_doubt() }
+    }
+
+    /// Whether it says itself that it is of this run, by its marker or its lineage.
+    fn is_confirmed(&self, earlier: &Identity, run_id: Option<RunId>) -> Result<bool, Error> {
+        let Some(run_id) = run_id else { return Ok(false) };
+        let columns = Columns { uid: true, markers: true, ..Columns::default() };
+        let marked = self.inspect(columns)?.is_some_and(|entry| {
+            let same_user = earlier.uid.is_none() || earlier.uid == entry.uid;
+            let marked = match &entry.environment {
+                Environment::Read(markers) => markers.is_of_run(run_id),
+                _ => false,
+            };
+            same_user && marked
+        });
+        let of_lineage =
+            || Lineage::of(self.pid()).ok().flatten().map(|one| one.run_id) == Some(run_id);
+        Ok((marked || of_lineage()) && self.reference.holds_its_pid())
     }
 
     /// Whether the process that `identity` was taken from can still run.
@@ -151,29 +210,6 @@ impl Process {
             Found::Gone => Ok(false),
             Found::Ambiguous => Err(Error::Ambiguous(identity.pid)),
         }
-    }
-
-    fn compare_by_start(self, earlier: &Identity, run_id: Option<RunId>) -> Result<Found, Error> {
-        if self.identity.start == 0 || earlier.start == 0 {
-            return self.in_doubt();
-        }
-        if self.identity.start != earlier.start {
-            return Ok(Found::Gone);
-        }
-        if earlier.settled {
-            return Ok(Found::Same(self));
-        }
-        let columns = Columns { uid: true, markers: true, ..Columns::default() };
-        let entry = self.inspect(columns)?;
-        let confirmed = entry.is_some_and(|entry| {
-            let same_user = earlier.uid.is_none() || earlier.uid == entry.uid;
-            let marked = match (&entry.environment, run_id) {
-                (Environment::Read(markers), Some(run_id)) => markers.is_of_run(run_id),
-                _ => false,
-            };
-            same_user && marked
-        });
-        if confirmed { Ok(Found::Same(self)) } else { self.in_doubt() }
     }
 
     /// This one has the pid, and may be another than the one that is meant. Once it has exited, the

@@ -3,27 +3,53 @@
 //! The check sits in front of the system call, in [`crate::Process`] and [`crate::group`], and not
 //! at the edge of an API: a caller that takes another way in meets it all the same.
 
-use nix::unistd::{getpgrp, getsid};
+use std::sync::{Mutex, PoisonError};
+
+use nix::unistd::{getpgid, getpgrp, getsid};
 
 use crate::{Error, Pid};
 
-/// Refuses pid 1, this process, and the leaders of its group and session: the end of a session's
-/// leader hangs up everyone in it, this process included.
+/// The guardians of this process, while they are its.
+static GUARDIANS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+
+/// Nobody signals this process and its group from now on: all that it guards would end with it.
+pub fn add_guardian(pid: Pid) {
+    with_guardians(|guardians| guardians.push(pid));
+}
+
+/// It is gone, or about to be ended.
+pub fn remove_guardian(pid: Pid) {
+    with_guardians(|guardians| guardians.retain(|guardian| *guardian != pid));
+}
+
+// Held for no system call.
+fn with_guardians<T>(run: impl FnOnce(&mut Vec<Pid>) -> T) -> T {
+    run(&mut GUARDIANS.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Refuses pid 1, this process, its guardian, and the leaders of its group and session: the end of a
+/// session's leader hangs up everyone in it, this process included.
 ///
 /// # Errors
 ///
 /// [`Error::Protected`].
 pub fn process(pid: Pid) -> Result<(), Error> {
-    refuse(pid, pid == Pid::current() || own_leaders().contains(&pid.as_raw()))
+    let guards = with_guardians(|guardians| guardians.contains(&pid));
+    refuse(pid, guards || pid == Pid::current() || own_leaders().contains(&pid.as_raw()))
 }
 
-/// Refuses group 1, and the groups of this process and of its session's leader.
+/// Refuses group 1, and the groups of this process, of its guardian and of its session's leader.
 ///
 /// # Errors
 ///
 /// [`Error::Protected`].
 pub fn group(pgid: Pid) -> Result<(), Error> {
-    refuse(pgid, own_leaders().contains(&pgid.as_raw()))
+    let guardians = with_guardians(|guardians| guardians.clone());
+    let guards = guardians.iter().any(|guardian| {
+        let group = getpgid(Some(nix::unistd::Pid::from_raw(guardian.as_raw())));
+        *guardian == pgid || group.is_ok_and(|group| group.as_raw() == pgid.as_raw())
+    });
+    refuse(pgid, guards || own_leaders().contains(&pgid.as_raw()))
 }
 
 fn refuse(pid: Pid, ours: bool) -> Result<(), Error> {

@@ -4,9 +4,11 @@
 //! by its identity; or says so itself, by markers of this instance whose BEAM is gone or by a
 //! lineage; or descends from one of those. Arguments alone do not count: anybody may have typed them.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
+
+use nix::errno::Errno;
 
 use crate::lineage::Lineage;
 use crate::marker::{Markers, Owner};
@@ -15,7 +17,7 @@ use crate::run_id::RunId;
 use crate::stop::{self, Outcome, Plan};
 use crate::table::{self, Columns, Entry, Environment};
 use crate::tree::{self, Roots};
-use crate::{Error, Identity, Process};
+use crate::{Error, Identity, Pid, Process, guardian, os};
 
 /// A run whose BEAM is gone.
 #[derive(Clone, Debug)]
@@ -46,10 +48,23 @@ pub struct Reaped {
     pub stopped: usize,
     /// How many had to be killed.
     pub killed: usize,
-    /// How many may or may not be the ones that were noted, and were left alone.
-    pub ambiguous: usize,
+    /// Those that may or may not be the ones that were noted, and were left alone.
+    pub ambiguous: Vec<Identity>,
     /// Those that are still there.
     pub survivors: Vec<Identity>,
+}
+
+impl Reaped {
+    fn add(&mut self, identities: &[Identity], outcomes: &[Outcome]) {
+        self.found += identities.len();
+        for (identity, outcome) in identities.iter().zip(outcomes) {
+            match outcome {
+                Outcome::Stopped | Outcome::Gone => self.stopped += 1,
+                Outcome::Killed => self.killed += 1,
+                _ => self.survivors.push(identity.clone()),
+            }
+        }
+    }
 }
 
 /// What became of everybody's.
@@ -71,21 +86,37 @@ const COLUMNS: Columns = Columns { uid: false, arguments: false, markers: true }
 pub fn reap(search: Search, plan: &Plan) -> Result<Report, Error> {
     let claims = Claims::new(search);
     let mut reaped: Vec<Reaped> = (0..=search.runs.len()).map(|_| Reaped::default()).collect();
+    let mut noted = Vec::new();
+    // Those that only the word of their run confirms, each time anew.
+    let mut hidden: Vec<Vec<Identity>> = search.runs.iter().map(|_| Vec::new()).collect();
     for (index, run) in search.runs.iter().enumerate() {
-        reaped[index].ambiguous = ambiguous(run)?;
+        for identity in &run.identities {
+            match Process::reopen(identity, Some(run.run_id))? {
+                Found::Same(process) => match confirmed(&process)? {
+                    Some(identity) => noted.push((identity, index)),
+                    None => hidden[index].push(identity.clone()),
+                },
+                Found::Gone => {}
+                Found::Ambiguous => reaped[index].ambiguous.push(identity.clone()),
+            }
+        }
     }
 
-    let identities = search.runs.iter().flat_map(|run| run.identities.iter().cloned()).collect();
+    let identities = noted.iter().map(|(identity, _)| identity.clone()).collect();
     let select = |entry: &Entry| claims.run_of(entry).is_some();
     let mut roots = Roots { identities, select: &select, columns: COLUMNS, freeze: true };
     // The whole of it is noted before anyone is asked to end: a parent that ends takes with it the
     // trace to descendants that carry no marker.
     let members = roots.list()?;
-    let attribution = Attribution::new(&claims, &members)?;
+    let attribution = Attribution::new(&claims, &noted, &members)?;
     for member in &members {
         reaped[attribution.index(member)].found += 1;
     }
 
+    for (index, identities) in hidden.iter().enumerate() {
+        let outcomes = stop::stop(identities, Some(search.runs[index].run_id), plan)?;
+        reaped[index].add(identities, &outcomes);
+    }
     let outcomes = stop::ask(&members, None, plan)?;
     for (member, outcome) in members.iter().zip(outcomes) {
         if matches!(outcome, Outcome::Stopped | Outcome::Gone) {
@@ -109,14 +140,17 @@ pub fn reap(search: Search, plan: &Plan) -> Result<Report, Error> {
     Ok(Report { runs: reaped, strays })
 }
 
-/// How many of the noted processes there may or may not be.
-fn ambiguous(run: &DeadRun) -> Result<usize, Error> {
-    let mut count = 0;
-    for identity in &run.identities {
-        let found = Process::reopen(identity, Some(run.run_id))?;
-        count += usize::from(matches!(found, Found::Ambiguous));
-    }
-    Ok(count)
+/// What it is called from here on, without a further word of its run. `None` for one that is hidden where
+/// there are no handles.
+fn confirmed(process: &Process) -> Result<Option<Identity>, Error> {
+    let identity = process.settled_identity().unwrap_or_else(|| process.identity().clone());
+    let found = Process::reopen(&identity, None)?;
+    Ok((!matches!(found, Found::Ambiguous)).then_some(identity))
+}
+
+fn is_there(pid: Pid) -> Result<bool, Errno> {
+    os::Reference::open(pid)?
+        .map_or(Ok(false), |reference| reference.has_exited().map(|exited| !exited))
 }
 
 fn is_same(one: &Identity, other: &Identity) -> bool {
@@ -131,13 +165,15 @@ struct Claims<'a> {
     own: Option<Owner>,
     /// Whether a BEAM that a marker names is gone.
     gone: RefCell<HashMap<(i32, u64), bool>>,
+    /// The guardians that this process is below.
+    outer: OnceCell<HashSet<Pid>>,
 }
 
 impl<'a> Claims<'a> {
     fn new(search: Search<'a>) -> Self {
         let runs = search.runs.iter().enumerate().map(|(index, run)| (run.run_id, index));
         let own = Owner::current().ok();
-        Self { search, runs: runs.collect(), own, gone: RefCell::default() }
+        Self { search, runs: runs.collect(), own, gone: RefCell::default(), outer: OnceCell::new() }
     }
 
     fn stray(&self) -> usize {
@@ -150,6 +186,7 @@ impl<'a> Claims<'a> {
             Environment::Read(markers) => self.marked(markers),
             _ => None,
         };
+        let marked = marked.filter(|run| !self.is_stray_of_another(entry, *run));
         // Without its environment a process still has its lineage, which names the run alone.
         marked.or_else(|| {
             let lineage = Lineage::of(entry.pid).ok().flatten()?;
@@ -167,6 +204,10 @@ impl<'a> Claims<'a> {
         Some(self.runs.get(&run_id).copied().unwrap_or_else(|| self.stray()))
     }
 
+    fn is_stray_of_another(&self, entry: &Entry, run: usize) -> bool {
+        run == self.stray() && self.is_looked_after(entry)
+    }
+
     /// In doubt it is there: another container's pids mean nothing here. An earlier run of this very
     /// BEAM, whose application was started again, is as dead as any; the present one is spared.
     fn is_gone(&self, owner: &Owner) -> bool {
@@ -180,10 +221,18 @@ impl<'a> Claims<'a> {
         *self.gone.borrow_mut().entry(key).or_insert_with(|| {
             match table::read_one(owner.pid, Columns::default()) {
                 Ok(Some(entry)) => entry.start != owner.start || !entry.is_alive(),
-                Ok(None) => true,
+                // Whoever is hidden is there.
+                Ok(None) => matches!(is_there(owner.pid), Ok(false)),
                 Err(_) => false,
             }
         })
+    }
+
+    /// Whether a guardian that lives looks after it, whosesoever that is. One that looks after this BEAM
+    /// itself does not count: what earlier BEAMs in the same place have left is below it too.
+    fn is_looked_after(&self, entry: &Entry) -> bool {
+        let outer = self.outer.get_or_init(|| guardian::above(Pid::current()).collect());
+        guardian::above(entry.pid).any(|guardian| !outer.contains(&guardian))
     }
 }
 
@@ -194,11 +243,13 @@ struct Attribution {
 }
 
 impl Attribution {
-    fn new(claims: &Claims, members: &[Identity]) -> Result<Self, Error> {
-        let mut runs = HashMap::new();
-        for (index, run) in claims.search.runs.iter().enumerate() {
-            runs.extend(run.identities.iter().map(|one| ((one.pid.as_raw(), one.start), index)));
-        }
+    fn new(
+        claims: &Claims,
+        noted: &[(Identity, usize)],
+        members: &[Identity],
+    ) -> Result<Self, Error> {
+        let key = |one: &Identity| (one.pid.as_raw(), one.start);
+        let mut runs: HashMap<_, _> = noted.iter().map(|(one, index)| (key(one), *index)).collect();
         // Parents come last in the list and are looked at first: a child that says nothing itself
         // is its parent's.
         let mut of_pid: HashMap<i32, usize> = HashMap::new();

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use crate::lineage::Lineage;
 use crate::marker::Owner;
+use crate::process::Found;
 use crate::run_id::RunId;
 use crate::settle::Settling;
 use crate::stop::{self, Outcome, Plan};
@@ -141,36 +142,61 @@ fn ancestors(entry: &Entry, parents: &HashMap<i32, i32>) -> impl Iterator<Item =
 ///
 /// [`Error::Os`] if the process table cannot be read.
 pub fn stop(run_id: RunId, users: Users, plan: &Plan) -> Result<Report, Error> {
-    stop_selected(run_id, &|entry| belongs(entry, run_id, users), COLUMNS, plan)
+    stop_selected(run_id, Vec::new(), &|entry| belongs(entry, run_id, users), COLUMNS, plan)
 }
 
 /// Ends every process that carries the marker or lineage of a run of this very BEAM, whosoever it is,
-/// and everything that descends from one. Nobody asked for this one by name, so arguments do not count.
+/// those that the run has `noted`, also where they are hidden, and everything that descends from one.
+/// Nobody asked for this one by name, so arguments do not count.
 ///
 /// # Errors
 ///
 /// [`Error::Os`] if the process table cannot be read.
-pub fn sweep(run_id: RunId, plan: &Plan) -> Result<Report, Error> {
+pub fn sweep(run_id: RunId, noted: Vec<Identity>, plan: &Plan) -> Result<Report, Error> {
     let own = Owner::current()?;
-    stop_selected(run_id, &|entry| is_marked(entry, run_id, &own), MARKS, plan)
+    stop_selected(run_id, noted, &|entry| is_marked(entry, run_id, &own), MARKS, plan)
 }
 
 fn stop_selected(
     run_id: RunId,
+    identities: Vec<Identity>,
     select: &dyn Fn(&Entry) -> bool,
     columns: Columns,
     plan: &Plan,
 ) -> Result<Report, Error> {
-    let mut roots = Roots { identities: Vec::new(), select, columns, freeze: true };
+    let mut roots = Roots { identities, select, columns, freeze: true };
     // The whole tree is noted before anyone is asked to end: a parent that ends takes with it the
     // trace to descendants that carry no marker.
     let members = roots.list()?;
+    let hidden = only_confirmed(&roots.identities)?;
+    let apart = stop::stop(&hidden, Some(run_id), plan)?;
     let outcomes = stop::ask(&members, Some(run_id), plan)?;
     let asked = outcomes.iter().filter(|one| matches!(one, Outcome::Stopped | Outcome::Gone));
     let stopped = asked.count();
-    roots.identities = members;
+    roots.identities.extend(members);
     let rest = tree::kill(&roots, Instant::now() + plan.kill_wait)?;
-    Ok(Report { stopped, killed: rest.killed, survivors: rest.survivors })
+    let mut report = Report { stopped, killed: rest.killed, survivors: rest.survivors };
+    for (identity, outcome) in hidden.into_iter().zip(apart) {
+        match outcome {
+            Outcome::Stopped => report.stopped += 1,
+            Outcome::Killed => report.killed += 1,
+            Outcome::Gone => {}
+            _ => report.survivors.push(identity),
+        }
+    }
+    Ok(report)
+}
+
+/// Those of which only the word of their run says that they are the ones, each time anew: hidden ones
+/// where there are no handles.
+fn only_confirmed(identities: &[Identity]) -> Result<Vec<Identity>, Error> {
+    let mut hidden = Vec::new();
+    for identity in identities {
+        if matches!(Process::reopen(identity, None)?, Found::Ambiguous) {
+            hidden.push(identity.clone());
+        }
+    }
+    Ok(hidden)
 }
 
 /// Whether a process says that it is of this run. What the environment says counts for more than

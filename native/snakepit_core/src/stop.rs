@@ -234,7 +234,7 @@ impl<'a> Batch<'a> {
 }
 
 /// Waits a moment for others to give descriptors back. False if the time is up.
-fn pause_until(deadline: Instant) -> bool {
+pub(crate) fn pause_until(deadline: Instant) -> bool {
     let left = deadline.saturating_duration_since(Instant::now());
     std::thread::sleep(left.min(PAUSE));
     !left.is_zero()

@@ -94,9 +94,17 @@ pub enum Environment {
 ///
 /// # Errors
 ///
-/// [`Error::Os`] when the table itself cannot be read, for example without `/proc`.
+/// [`Error::Os`] when the table itself cannot be read, for example without `/proc`;
+/// [`Error::NotItsTable`] when it does not contain this process: an empty `/proc`, or that of another
+/// pid namespace, is not a system on which nothing runs.
 pub fn read(columns: Columns) -> Result<Vec<Entry>, Error> {
-    os::scan(columns).map_err(Error::os("process table"))
+    let entries = os::scan(columns).map_err(Error::os("process table"))?;
+    with_reader(entries, Pid::current())
+}
+
+fn with_reader(entries: Vec<Entry>, reader: Pid) -> Result<Vec<Entry>, Error> {
+    let contained = entries.iter().any(|entry| entry.pid == reader);
+    if contained { Ok(entries) } else { Err(Error::NotItsTable) }
 }
 
 /// One process; `None` if it is gone.
@@ -122,6 +130,19 @@ mod tests {
         assert_eq!(split(b"nginx: master"), [b"nginx: master".to_vec()]);
         assert_eq!(split(b"a\0\0\xff\xfe\0"), [b"a".to_vec(), vec![], vec![0xff, 0xfe]]);
         assert!(split(b"").is_empty());
+    }
+
+    #[test]
+    fn a_table_without_its_reader_is_none() {
+        let table = read(Columns::default()).unwrap();
+        let others: Vec<_> =
+            table.iter().filter(|entry| entry.pid != Pid::current()).cloned().collect();
+        assert!(with_reader(table, Pid::current()).is_ok());
+        assert!(!others.is_empty());
+        for table in [others, Vec::new()] {
+            let read = with_reader(table, Pid::current());
+            assert!(matches!(read, Err(Error::NotItsTable)), "{read:?}");
+        }
     }
 
     #[test]

@@ -14,13 +14,16 @@ use std::time::{Duration, Instant};
 
 use crate::process::{Delivery, Found};
 use crate::settle::Settling;
-use crate::stop::{descriptor_budget, refusal, wait_for_exits};
+use crate::stop::{descriptor_budget, pause_until, refusal, wait_for_exits};
 use crate::table::{self, Columns, Entry, State};
 use crate::{Error, Identity, Process, Signal, protect};
 
 /// How long a frozen tree may take to come to rest. A member that is in an uninterruptible system
 /// call counts as at rest.
 const FREEZE_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long it is tried to continue a frozen tree that could not be killed.
+const THAW_LIMIT: Duration = Duration::from_secs(1);
 
 /// The longest wait for one pass's victims before the next pass looks for what they left behind.
 const PASS_LIMIT: Duration = Duration::from_millis(50);
@@ -88,33 +91,64 @@ impl Roots<'_> {
         // Order: the table first. A root that is still there now had its pid during the whole pass,
         // so the entry with that pid is the root's, and those that name it as parent descend from it.
         let mut present = HashSet::new();
+        let mut listed = HashSet::new();
         for entry in &table {
+            listed.insert(entry.pid.as_raw());
             for root in noted(&roots, entry) {
                 if matches!(Process::reopen(root, None)?, Found::Same(_)) {
                     present.insert(entry.pid.as_raw());
                 }
             }
         }
-        for entry in self.closure(&table, &present)? {
+        let hidden = self.hidden(&listed)?;
+        let unlisted = hidden.iter().map(|one| one.pid.as_raw()).collect();
+        for entry in self.closure(&table, &present, &unlisted)? {
             if let Some(process) = self.confirm(entry, &roots)? {
                 visit(Member { process, state: entry.state })?;
+            }
+        }
+        // Whether one that is hidden has come to rest cannot be seen.
+        for one in hidden {
+            if let Found::Same(process) = Process::reopen(one, None)? {
+                visit(Member { process, state: State::Uninterruptible })?;
             }
         }
         Ok(())
     }
 
-    /// The entries that are a root or descend from one, deepest first.
+    /// The roots that are there and that the table does not show (`hidepid`). What cannot be seen is not
+    /// gone, and its pidfd reaches it all the same.
+    fn hidden(&self, listed: &HashSet<i32>) -> Result<Vec<&Identity>, Error> {
+        let mut hidden: Vec<&Identity> = Vec::new();
+        for root in self.identities.iter().filter(|root| !listed.contains(&root.pid.as_raw())) {
+            let known = hidden.iter().any(|one| one.pid == root.pid);
+            if known || protect::process(root.pid).is_err() {
+                continue;
+            }
+            if let Found::Same(process) = Process::reopen(root, None)? {
+                if process.is_alive()? {
+                    hidden.push(root);
+                }
+            }
+        }
+        Ok(hidden)
+    }
+
+    /// The entries that are a root or descend from one, deepest first. Of roots that are `unlisted` the
+    /// table has the children at most.
     fn closure<'t>(
         &self,
         table: &'t [Entry],
         roots: &HashSet<i32>,
+        unlisted: &HashSet<i32>,
     ) -> Result<Vec<&'t Entry>, Error> {
         let mut children: HashMap<i32, Vec<&Entry>> = HashMap::new();
         for entry in table {
             children.entry(entry.parent).or_default().push(entry);
         }
         let is_root = |entry: &Entry| roots.contains(&entry.pid.as_raw()) || (self.select)(entry);
-        let mut found: Vec<&Entry> = table.iter().filter(|entry| is_root(entry)).collect();
+        let is_first = |entry: &&Entry| is_root(entry) || unlisted.contains(&entry.parent);
+        let mut found: Vec<&Entry> = table.iter().filter(is_first).collect();
         let mut seen: HashSet<i32> = found.iter().map(|entry| entry.pid.as_raw()).collect();
         let mut next = 0;
         while let Some(entry) = found.get(next) {
@@ -174,15 +208,47 @@ fn noted<'r>(
     entry: &Entry,
 ) -> impl Iterator<Item = &'r Identity> + use<'r> {
     let (pid, start) = (entry.pid.as_raw(), entry.start);
-    roots.get(&pid).into_iter().flatten().copied().filter(move |root| root.start == start)
+    // It may have been hidden when it was noted; then its handle tells.
+    let fits = move |root: &&Identity| root.start == start || root.start == 0;
+    roots.get(&pid).into_iter().flatten().copied().filter(fits)
 }
 
 /// Kills the tree: pass after pass until one finds nothing, or `deadline` has come.
 ///
 /// # Errors
 ///
-/// [`Error::Os`] if the process table cannot be read.
+/// [`Error::Os`] if the process table cannot be read. Whoever was stopped by then runs again: nobody will
+/// come to kill it.
 pub fn kill(roots: &Roots, deadline: Instant) -> Result<Report, Error> {
+    let mut stopped = HashSet::new();
+    kill_noting(roots, deadline, &mut stopped).inspect_err(|_| thaw(stopped))
+}
+
+/// Continues those that were stopped. What made the killing fail may keep this from being done as well, a
+/// want of descriptors say: then it is tried for a while.
+fn thaw(mut stopped: HashSet<Identity>) {
+    let deadline = Instant::now() + THAW_LIMIT;
+    loop {
+        stopped.retain(|identity| match Process::reopen(identity, None) {
+            Ok(Found::Same(process)) => {
+                // Who may not be continued may not have been stopped.
+                let _ = process.signal(Signal::CONT);
+                false
+            }
+            Ok(_) => false,
+            Err(_) => true,
+        });
+        if stopped.is_empty() || !pause_until(deadline) {
+            return;
+        }
+    }
+}
+
+fn kill_noting(
+    roots: &Roots,
+    deadline: Instant,
+    stopped: &mut HashSet<Identity>,
+) -> Result<Report, Error> {
     let mut report = Report::default();
     // A pass is no photograph. One that is forked behind its back, by a parent that is gone before the
     // pass gets there, escapes it; a second pass finds it. A subreaper need not look twice: to it, the
@@ -190,7 +256,7 @@ pub fn kill(roots: &Roots, deadline: Instant) -> Result<Report, Error> {
     let enough = if roots.freeze { 2 } else { 1 };
     let mut empty = 0;
     if roots.freeze {
-        let frozen = freeze(roots, deadline.min(Instant::now() + FREEZE_LIMIT))?;
+        let frozen = freeze(roots, deadline.min(Instant::now() + FREEZE_LIMIT), stopped)?;
         report.passes += frozen.passes;
         empty += usize::from(frozen.members == 0);
         // Out of time before they have come to rest: those that were stopped stay so, and whoever
@@ -305,8 +371,11 @@ struct Frozen {
 }
 
 /// Stops members until a pass finds all of them at rest and none new.
-fn freeze(roots: &Roots, deadline: Instant) -> Result<Frozen, Error> {
-    let mut stopped: HashSet<Identity> = HashSet::new();
+fn freeze(
+    roots: &Roots,
+    deadline: Instant,
+    stopped: &mut HashSet<Identity>,
+) -> Result<Frozen, Error> {
     let mut passes = 0;
     loop {
         passes += 1;
@@ -351,7 +420,7 @@ mod tests {
             columns: Columns::default(),
             freeze: false,
         };
-        let closure = roots.closure(&table, &HashSet::new()).unwrap();
+        let closure = roots.closure(&table, &HashSet::new(), &HashSet::new()).unwrap();
         closure.iter().map(|entry| entry.pid.as_raw()).collect()
     }
 

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 /// Changes with every change of a type in this file.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Larger than any command line and environment that the kernel takes (2 MiB by default, at most
 /// 6 MiB), and small enough that a broken length does not exhaust memory.
@@ -86,6 +86,8 @@ pub enum Request {
     },
     /// Asks how things stand. Answered by `Info`.
     Info,
+    /// Asks whether anyone is there. Answered by `Pong`.
+    Ping,
 }
 
 /// Who the BEAM is and what it wants of the guardian.
@@ -229,6 +231,13 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// The last frame: the guardian may not do what it needs for its work.
+    Unable {
+        /// The system call.
+        call: String,
+        /// What it answers.
+        errno: i32,
+    },
     /// A child waits at the gate.
     Ready {
         /// What the child is called from now on.
@@ -300,6 +309,8 @@ pub enum Event {
         /// Processes that lost their parent and became the guardian's.
         adopted: u64,
     },
+    /// Answer to `Ping`.
+    Pong,
     /// Something worth a line in the log.
     Log {
         /// `error`, `warn`, `info`, `debug`.
@@ -352,11 +363,13 @@ pub enum Step {
     Directory,
     /// Executing the program.
     Execute,
+    /// Whether the guardian could end it, which is asked first.
+    Rights,
 }
 
 impl Step {
     /// All of them, by number.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Fork,
         Self::Stdio,
         Self::Descriptors,
@@ -368,6 +381,7 @@ impl Step {
         Self::User,
         Self::Directory,
         Self::Execute,
+        Self::Rights,
     ];
 }
 

@@ -111,7 +111,7 @@ fn an_identity_that_was_waited_for_is_never_the_successors() {
 fn succeeded_by_a_parent(first: Forked) -> (Forked, Stray) {
     let (reader, writer) = nix::unistd::pipe().unwrap();
     let parent = first.succeeded_by(|| {
-        let Ok(child) = Forked::with_pid(None, || ()) else { return };
+        let Ok(child) = Forked::any() else { return };
         let pid = child.pid.to_ne_bytes();
         // SAFETY: the pointer and the length describe `pid`.
         unsafe { libc::write(writer.as_raw_fd(), pid.as_ptr().cast(), pid.len()) };

@@ -115,7 +115,7 @@ fn a_sweep_spares_those_of_another_beam_whose_run_has_the_same_id() {
         members.iter().map(|one| one.identity.pid.as_raw()).collect::<Vec<_>>(),
         [mine.raw()]
     );
-    assert!(run::sweep(run_id, &plan(GRACE)).unwrap().survivors.is_empty());
+    assert!(run::sweep(run_id, vec![], &plan(GRACE)).unwrap().survivors.is_empty());
     assert!(!mine.lives());
     assert!(others.iter().all(Spawned::is_untouched));
 }

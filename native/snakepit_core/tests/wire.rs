@@ -95,6 +95,7 @@ fn request() -> impl Strategy<Value = Request> {
         any::<(u64, bool)>().prop_map(|(grace_ms, strict)| Request::StopAll { grace_ms, strict }),
         any::<u64>().prop_map(|id| Request::Tail { id }),
         Just(Request::Info),
+        Just(Request::Ping),
     ]
 }
 

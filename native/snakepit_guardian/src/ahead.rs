@@ -21,12 +21,15 @@ pub struct Ahead {
     rest_until: Option<Time>,
     /// When the children that wait are made as many as they should be.
     refill_at: Option<Time>,
+    /// The error of the last fork that failed, until there are as many children as there should be.
+    failing: Option<i32>,
 }
 
 impl Ahead {
     /// Keeps `target` children waiting.
     pub fn new(target: u32) -> Self {
-        Self { target: target as usize, wanted: 0, rest_until: None, refill_at: None }
+        let (rest_until, refill_at, failing) = (None, None, None);
+        Self { target: target as usize, wanted: 0, rest_until, refill_at, failing }
     }
 
     /// The BEAM asks for more than wait.
@@ -41,8 +44,17 @@ impl Ahead {
 
     /// A fork has failed. What failed a moment ago would fail again; and where it fails after the fork,
     /// the end of that child is what wakes the loop, so trying each time would never end.
-    pub fn failed(&mut self, now: Time) {
+    ///
+    /// Returns whether this is news: it may fail in the same way each second for days.
+    pub fn failed(&mut self, now: Time, errno: i32) -> bool {
         self.rest_until = Some(now + REST);
+        self.failing.replace(errno) != Some(errno)
+    }
+
+    /// Whether forks have failed and work again: as many children wait as should. One that succeeds says
+    /// nothing, since at a limit some do and the next ones do not.
+    pub fn recovered(&mut self, waiting: usize) -> bool {
+        waiting >= self.target.max(1) && self.failing.take().is_some()
     }
 
     /// When to ask again for [`Ahead::batch`], if it is not at once.
@@ -118,10 +130,24 @@ mod tests {
     #[test]
     fn after_a_failure_only_those_are_forked_that_somebody_waits_for() {
         let mut ahead = Ahead::new(8);
-        ahead.failed(MS);
+        ahead.failed(MS, libc::EAGAIN);
         assert!(ahead.batch(MS, 0, 0).is_empty());
         ahead.want(1);
         assert_eq!(ahead.batch(MS, 0, 0), [true]);
         assert_eq!(ahead.batch(MS + REST, 0, 0).len(), 8);
+    }
+
+    #[test]
+    fn a_failure_is_news_once_and_so_is_its_end() {
+        let mut ahead = Ahead::new(8);
+        assert!(!ahead.recovered(8));
+        assert!(ahead.failed(MS, libc::EAGAIN));
+        assert!(!ahead.failed(2 * MS, libc::EAGAIN));
+        assert!(ahead.failed(3 * MS, libc::ENOMEM), "another reason");
+        assert!(!ahead.recovered(7), "some have succeeded");
+        assert!(!ahead.failed(4 * MS, libc::ENOMEM));
+        assert!(ahead.recovered(8));
+        assert!(!ahead.recovered(8));
+        assert!(ahead.failed(5 * MS, libc::ENOMEM));
     }
 }

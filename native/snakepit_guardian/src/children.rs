@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use snakepit_core::Identity;
 use snakepit_core::wire::StopPolicy;
+use snakepit_core::{Identity, lineage};
 
 use crate::event::Time;
 
@@ -84,6 +84,7 @@ impl Child {
 pub struct Children {
     by_id: HashMap<u64, Child>,
     by_pid: HashMap<i32, u64>,
+    first_id: u64,
     last_id: u64,
     counts: Counts,
     /// Newborns that the BEAM has not been told of, in the order of their forks.
@@ -93,7 +94,19 @@ pub struct Children {
 impl Children {
     /// Ids count up from here.
     pub fn counted_from(last_id: u64) -> Self {
-        Self { last_id, ..Self::default() }
+        Self { first_id: last_id, last_id, ..Self::default() }
+    }
+
+    /// The numbers before this one that have its lineage.
+    pub fn namesakes(&self, id: u64) -> impl Iterator<Item = u64> + use<> {
+        let rounds = (id - self.first_id) / lineage::CHILDREN;
+        (1..=rounds).map(move |round| id - round * lineage::CHILDREN)
+    }
+
+    /// As if so many had been forked.
+    #[cfg(test)]
+    pub fn skip(&mut self, count: u64) {
+        self.last_id += count;
     }
 
     /// A number that no child has had.

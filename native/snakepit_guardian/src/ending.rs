@@ -1,6 +1,6 @@
 //! The end of everything: because somebody asked for it, or because the BEAM is gone.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use snakepit_core::obituary::{Ended, Obituary};
 use snakepit_core::wire;
@@ -60,18 +60,27 @@ pub struct Mourning {
     /// When it was noticed.
     pub since: Time,
     ended: Vec<Ended>,
+    /// Those that were there at first, below a child of the guardian, and their workers. If their own
+    /// parent reaps them, nobody else sees their end.
+    below: BTreeMap<i32, String>,
 }
 
 impl Mourning {
     /// From now on.
     pub fn new(now: Time, by: &'static str, detected_at: i64) -> Self {
-        Self { by, detected_at, since: now, ended: Vec::new() }
+        Self { by, detected_at, since: now, ended: Vec::new(), below: BTreeMap::new() }
+    }
+
+    /// These are there, below a child.
+    pub fn count(&mut self, worker_id: &str, below: impl Iterator<Item = i32>) {
+        self.below.extend(below.map(|pid| (pid, worker_id.to_owned())));
     }
 
     /// A process has ended.
     pub fn note(&mut self, now: Time, pid: i32, death: &Death) {
         let after_ms = milliseconds(now.saturating_sub(self.since));
         let worker_id = death.worker_id.clone();
+        self.below.remove(&pid);
         self.ended.push(Ended { worker_id, pid: pid.into(), killed: death.killed, after_ms });
     }
 
@@ -83,13 +92,24 @@ impl Mourning {
         beam_pid: i64,
         survivors: Vec<i64>,
     ) -> Obituary {
+        let duration_ms = milliseconds(now.saturating_sub(self.since));
+        let mut processes = self.ended;
+        // With no survivor nothing is below one.
+        if survivors.is_empty() {
+            processes.extend(self.below.into_iter().map(|(pid, worker_id)| Ended {
+                worker_id,
+                pid: pid.into(),
+                killed: false,
+                after_ms: duration_ms,
+            }));
+        }
         Obituary {
             run_id,
             beam_pid,
             detected_at: self.detected_at,
             detected_by: self.by.to_owned(),
-            duration_ms: milliseconds(now.saturating_sub(self.since)),
-            processes: self.ended,
+            duration_ms,
+            processes,
             survivors,
         }
     }

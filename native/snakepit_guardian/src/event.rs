@@ -165,6 +165,8 @@ pub enum Purpose {
     Freeze,
     /// Someone wants this signal sent to the tree.
     Send(Signal),
+    /// No signal: who is there when the BEAM is gone, for the obituary.
+    Count,
 }
 
 /// A child that was just forked.
@@ -211,8 +213,8 @@ pub struct Seen {
     pub session: i32,
     /// The lineage that it has inherited.
     pub lineage: Option<Lineage>,
-    /// The worker that its environment names, if it names this run.
-    pub worker_id: Option<String>,
+    /// The child that its environment names, if it names this run.
+    pub child: Option<u64>,
     /// By what the next start can know it; `None` for one that has ended.
     pub identity: Option<Identity>,
 }

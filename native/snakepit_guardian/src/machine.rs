@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use crate::ahead::Ahead;
 use crate::children::{Children, Plan, State};
 use crate::ending::{Mourning, StopAll};
-use crate::event::{Action, Actions, Event, Target, Time, Verdict};
+use crate::event::{Action, Actions, Event, Purpose, Target, Time, Verdict};
 use crate::phase::{GIVE_UP, PERIOD};
 use crate::trees::{Death, Finished, Trees};
 
@@ -122,10 +122,25 @@ impl Machine {
             return;
         }
         let counts = self.children.counts();
+        if self.ahead.recovered(counts.waiting) {
+            warn!("can fork again");
+        }
         let batch = self.ahead.batch(now, counts.waiting, counts.released);
         if !batch.is_empty() {
-            let ids = batch.into_iter().map(|asked| (self.children.next_id(), asked)).collect();
+            let ids = batch.into_iter().map(|asked| (self.next_id(), asked)).collect();
             self.out.push(Action::Fork(ids));
+        }
+    }
+
+    /// The number of the next child: one whose lineage nobody has. That is shorter than the number, and
+    /// after many starts it comes to those that long-lived trees have.
+    fn next_id(&mut self) -> u64 {
+        loop {
+            let id = self.children.next_id();
+            let mut namesakes = self.children.namesakes(id);
+            if !namesakes.any(|id| self.children.get(id).is_some() || self.trees.contains(id)) {
+                return id;
+            }
         }
     }
 
@@ -144,8 +159,10 @@ impl Machine {
                 if asked {
                     self.out.send(wire::Event::ForkFailed { errno });
                 }
-                warn!("cannot fork: errno {errno}");
-                self.ahead.failed(now);
+                if self.ahead.failed(now, errno) {
+                    let why = std::io::Error::from_raw_os_error(errno);
+                    warn!("cannot fork: {why}; tried again, without a word, until it succeeds");
+                }
             }
             // The next turn tries again.
             Event::NotTried { asked } => self.ahead.want(asked.into()),
@@ -175,6 +192,13 @@ impl Machine {
                     warn!("cannot read the list of children");
                 }
                 self.trees.not_listed(now, BLIND_PAUSE);
+            }
+            Event::Below { tree, purpose: Purpose::Count, members } => {
+                if let Some(mourning) = &mut self.mourning {
+                    let below = members.iter().map(|member| member.pid);
+                    let (roots, worker_id) = (self.trees.left(tree), self.trees.worker_id(tree));
+                    mourning.count(worker_id, below.filter(|pid| !roots.contains(pid)));
+                }
             }
             Event::Below { tree, purpose, members } => {
                 self.trees.below(now, tree, purpose, &members, &mut self.out);
@@ -220,6 +244,7 @@ impl Machine {
                     }
                 }
             }
+            Request::Ping => self.out.send(wire::Event::Pong),
             Request::Tail { id } => self.out.push(Action::SendTail { id }),
             Request::Info => {
                 let counts = self.children.counts();
@@ -305,8 +330,14 @@ impl Machine {
         for id in self.children.ids(|child| !child.is_out()) {
             self.discard(id);
         }
-        for id in self.trees.running() {
-            self.end_by_policy(now, id);
+        // Order: counted before they are asked, each tree by itself so that the first does not wait for the
+        // last to be counted.
+        for id in self.trees.ids() {
+            let (tree, purpose, roots) = (id, Purpose::Count, self.trees.left(id));
+            self.out.push(Action::Walk { tree, purpose, roots });
+            if self.trees.is_running(id) {
+                self.end_by_policy(now, id);
+            }
         }
     }
 
@@ -391,5 +422,87 @@ impl Machine {
         let obituary = mourning.obituary(now, run_id, beam_pid, survivors);
         self.done = true;
         self.out.push(Action::Conclude(Box::new(obituary)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use snakepit_core::lineage::{CHILDREN, Lineage};
+    use snakepit_core::wire::Spawn;
+    use snakepit_core::{Identity, Pid};
+
+    use super::*;
+    use crate::event::Newborn;
+
+    fn forked(machine: &mut Machine) -> Vec<u64> {
+        let mut ids = Vec::new();
+        while let Some(action) = machine.next_action() {
+            if let Action::Fork(batch) = action {
+                ids.extend(batch.into_iter().map(|(id, _)| id));
+            }
+        }
+        ids
+    }
+
+    /// Has a child forked and, if it is to run, released.
+    fn start(machine: &mut Machine, now: Time, pid: i32, runs: bool) -> u64 {
+        machine.handle(now, Event::Request(Request::Fork { count: 1 }));
+        machine.pass_time(now);
+        let [id] = forked(machine)[..] else { panic!("one was asked for") };
+        let identity = Identity {
+            pid: Pid::new(pid.into()).unwrap(),
+            start: 1,
+            settled: true,
+            boot: [0; 16],
+            namespace: 1,
+            handle: None,
+            uid: None,
+        };
+        let newborn = Newborn { pid, identity, settled_at: now };
+        machine.handle(now, Event::Forked { id, asked: true, outcome: Ok(newborn) });
+        machine.pass_time(now);
+        machine.handle(
+            now,
+            Event::Request(Request::Spawn(Box::new(Spawn { id, ..Spawn::default() }))),
+        );
+        if runs {
+            machine.handle(now, Event::Request(Request::Release { id }));
+        }
+        forked(machine);
+        id
+    }
+
+    #[test]
+    fn a_child_never_has_the_lineage_of_one_that_is_there() {
+        let run_id = RunId::from_bytes(b"k3x9a2p").unwrap();
+        let hello = Hello {
+            version: wire::VERSION,
+            beam_pid: 1,
+            run_id: run_id.to_string(),
+            run_directory: ByteBuf::new(),
+            grace_ms: 0,
+            log_level: "none".into(),
+            tail_bytes: 0,
+            ahead: 0,
+            first_id: 7 * CHILDREN,
+        };
+        let mut machine = Machine::new(hello, run_id);
+        let mut now = Duration::ZERO;
+        let mut living = Vec::new();
+        for (pid, runs) in [(10, true), (11, false), (12, true)] {
+            living.push(start(&mut machine, now, pid, runs));
+            now += Duration::from_secs(1);
+        }
+        // Twice around, to just before those that run and the one that waits at its gate.
+        for (round, pid) in [20, 30].into_iter().enumerate() {
+            machine.children.skip(CHILDREN - 4 - round as u64);
+            for number in 0..6 {
+                living.push(start(&mut machine, now, pid + number, true));
+                now += Duration::from_secs(1);
+            }
+        }
+        let lineages: std::collections::HashSet<_> =
+            living.iter().map(|id| Lineage::new(run_id, *id)).collect();
+        assert_eq!(lineages.len(), living.len(), "{living:?}");
     }
 }

@@ -130,6 +130,11 @@ impl Trees {
         self.by_id.get(&id).map(Tree::roots).unwrap_or_default()
     }
 
+    /// The worker of a tree.
+    pub fn worker_id(&self, id: u64) -> &str {
+        self.by_id.get(&id).map_or("", |tree| &tree.worker_id)
+    }
+
     /// Whether each tree that is left was given up.
     pub fn only_survivors_left(&self) -> bool {
         self.by_id.values().all(|tree| matches!(tree.phase, Phase::Survived))
@@ -208,21 +213,16 @@ impl Trees {
         matches!(self.by_id.get(&id).map(|tree| &tree.phase), Some(Phase::Running))
     }
 
-    /// The trees that nobody has asked to end.
-    pub fn running(&self) -> Vec<u64> {
-        let running = |tree: &Tree| matches!(tree.phase, Phase::Running);
-        self.by_id.iter().filter(|(_, tree)| running(tree)).map(|(id, _)| *id).collect()
-    }
-
     fn owner_of(&self, seen: &Seen) -> Option<u64> {
         if let Some(lineage) = seen.lineage.filter(|lineage| lineage.run_id == self.run_id) {
             return self.lineages.get(&lineage.child).copied();
         }
+        // Not the worker's id, which the next one of that name has too.
+        if let Some(child) = seen.child.filter(|child| self.by_id.contains_key(child)) {
+            return Some(child);
+        }
         let of = |tree: &Tree| {
-            tree.leader != 0
-                && (seen.session == tree.leader
-                    || seen.member.group == tree.leader
-                    || seen.worker_id.as_deref().is_some_and(|id| *id == *tree.worker_id))
+            tree.leader != 0 && (seen.session == tree.leader || seen.member.group == tree.leader)
         };
         self.by_id.iter().find(|(_, tree)| of(tree)).map(|(id, _)| *id)
     }

@@ -10,7 +10,7 @@ mod model;
 use std::time::Duration;
 
 use model::kernel::{Kernel, Nature, Process, State};
-use model::shell::Shell;
+use model::shell::{GRACE, Shell};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -26,6 +26,8 @@ const LONGEST: u32 = 200;
 enum Step {
     Turn,
     Wait(u8),
+    /// So much time that the guardian looks who has come to it.
+    Look,
     Start(Kind, Mode),
     /// A process of the guardian's does something.
     Act(u8, Act),
@@ -110,6 +112,10 @@ fn take(shell: &mut Shell, step: Step) {
     match step {
         Step::Turn => shell.turn(),
         Step::Wait(ms) => shell.kernel.now += Duration::from_millis(ms.into()),
+        Step::Look => {
+            shell.kernel.now += Duration::from_secs(1);
+            shell.turn();
+        }
         Step::Start(kind, mode) => {
             let nature = Nature {
                 ignores_term: matches!(kind, Kind::Stubborn | Kind::Bomb),
@@ -294,6 +300,59 @@ fn run(seed: u64, forgetful: bool, steps: &[Step]) {
     }
 }
 
+/// What an orderly program does before it is asked to end.
+fn orderly_step() -> impl Strategy<Value = Step> {
+    let act = prop_oneof![
+        4 => Just(Act::Fork),
+        2 => Just(Act::Daemonise),
+        2 => Just(Act::Setsid),
+        2 => Just(Act::Exit),
+    ];
+    prop_oneof![
+        2 => Just(Step::Turn),
+        // Far less than the grace period, which the guardian sleeps through otherwise.
+        1 => (0..8_u8).prop_map(Step::Wait),
+        1 => Just(Step::Look),
+        3 => (any::<u8>(), act).prop_map(|(pick, act)| Step::Act(pick, act)),
+    ]
+}
+
+/// What one that is being asked may still be about: to leave its group, or to end.
+fn leaving_step() -> impl Strategy<Value = Step> {
+    let act = prop_oneof![Just(Act::Setsid), Just(Act::Exit)];
+    (any::<u8>(), act).prop_map(|(pick, act)| Step::Act(pick, act))
+}
+
+/// A tree that ends when it is asked to, and has its grace period: nobody of it has to be killed.
+fn run_orderly(seed: u64, steps: &[Step], later: &[Step]) {
+    let mut shell = Shell::new(seed);
+    run_until(&mut shell, |shell| !shell.ready.is_empty());
+    shell.start(KillMode::Tree, Nature { reaps: seed % 2 == 0, ..Nature::default() });
+    let Some((id, leader)) = shell.out.iter().next().map(|(id, pid)| (*id, *pid)) else { return };
+    run_until(&mut shell, |shell| shell.out.values().all(|pid| is_out(shell, *pid)));
+    for step in steps {
+        // The end of the leader is the end of all: whoever is started after that is not asked, and the
+        // grace period has begun.
+        let ending =
+            shell.kernel.processes.get(&leader).is_none_or(|one| one.state != State::Alive);
+        if !(ending && matches!(step, Step::Look | Step::Act(_, Act::Fork | Act::Daemonise))) {
+            take(&mut shell, *step);
+        }
+    }
+    if shell.gone.contains(&id) {
+        return;
+    }
+    let grace_ms = GRACE.as_millis().try_into().unwrap();
+    shell.request(Request::Stop { id, signal: Signal::TERM.as_raw(), grace_ms });
+    // What is under way when it is asked goes on for a moment.
+    for step in later {
+        take(&mut shell, *step);
+    }
+    run_until(&mut shell, |shell| shell.gone.contains(&id));
+    let killed = &shell.kernel.killed_unasked;
+    assert!(killed.is_empty(), "{killed:?} were not asked: {:?}", shell.machine);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 2 * setting("SNAKEPIT_SIMULATION_STEPS", STEPS) / LONGEST,
@@ -311,5 +370,13 @@ proptest! {
         steps in vec(step(), 1..LONGEST as usize),
     ) {
         run(seed, forgetful, &steps);
+    }
+    #[test]
+    fn who_would_end_when_asked_is_asked(
+        seed in any::<u64>(),
+        steps in vec(orderly_step(), 1..20),
+        later in vec(leaving_step(), 0..3),
+    ) {
+        run_orderly(seed, &steps, &later);
     }
 }

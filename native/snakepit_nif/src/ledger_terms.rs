@@ -2,31 +2,78 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use rustler::{Atom, Binary, Encoder, Env, NifMap, NifUnitEnum, Resource, ResourceArc, Term};
+use rustler::env::{OwnedEnv, SavedTerm};
+use rustler::{
+    Atom, Binary, Encoder, Env, LocalPid, NifMap, NifUnitEnum, Resource, ResourceArc, Term,
+};
 use snakepit_core::identity::Scope;
 use snakepit_core::journal::{Contents, Journal};
 use snakepit_core::lock::Lock;
 use snakepit_core::obituary::{Ended, Obituary};
+use snakepit_core::queue::Queue;
 use snakepit_core::reap::{DeadRun, Reaped, Report};
 use snakepit_core::run::Member;
 use snakepit_core::run_id::RunId;
 use snakepit_core::{Error, Identity};
 
-use crate::terms::{Bytes, Items, ProcessTerm, map};
+use crate::terms::{Bytes, ErrorTerm, Items, ProcessTerm, map};
 
 mod atoms {
     rustler::atoms! {
-        entries, ignored, found, stopped, killed, ambiguous, survivors, runs, strays,
+        entries, ignored, found, stopped, killed, ambiguous, doubtful, survivors, runs, strays,
         run_id, beam_pid, detected_at, detected_by, duration_ms, processes, worker_id, os_pid,
         after_ms, identity,
     }
 }
 
-/// A journal that is being written, for as long as a term refers to it.
-pub struct JournalResource(pub Journal);
+/// A journal that is being written, for as long as a term refers to it, and what is to be written.
+pub struct JournalResource {
+    pub journal: Journal,
+    pub queue: Queue<Waiter>,
+}
 
 #[rustler::resource_impl]
 impl Resource for JournalResource {}
+
+/// A process that waits for its entry to be written, and the term by which it knows the answer.
+pub struct Waiter {
+    pid: LocalPid,
+    env: OwnedEnv,
+    tag: SavedTerm,
+}
+
+/// What has become of an entry, and whether the caller has to call `journal_write/1`.
+#[derive(NifUnitEnum)]
+pub enum TurnTerm {
+    Appended,
+    Write,
+    Waits,
+}
+
+impl JournalResource {
+    pub fn new(journal: Journal) -> Self {
+        Self { journal, queue: Queue::default() }
+    }
+
+    pub fn enqueue(&self, pid: LocalPid, tag: Term, content: &[u8]) -> TurnTerm {
+        let env = OwnedEnv::new();
+        let tag = env.save(tag);
+        let writes = self.queue.push(Waiter { pid, env, tag }, content.to_vec());
+        if writes { TurnTerm::Write } else { TurnTerm::Waits }
+    }
+
+    pub fn write_all(&self, env: Env) {
+        self.queue.write_all(&self.journal, |waiter, result| {
+            let answer = result.map_err(ErrorTerm::from);
+            // One that has died waits for nothing.
+            let Waiter { pid, env: own, tag } = waiter;
+            own.run(|own| {
+                let tag = tag.load(own).in_env(env);
+                let _ = env.send(&pid, (tag, answer));
+            });
+        });
+    }
+}
 
 /// A lock, until it is released or no term refers to it.
 pub struct LockResource(Mutex<Option<Lock>>);
@@ -63,6 +110,8 @@ pub enum ScopeTerm {
     Here,
     OtherBoot,
     OtherNamespace,
+    Elsewhere,
+    Unknown,
 }
 
 impl From<Scope> for ScopeTerm {
@@ -71,6 +120,8 @@ impl From<Scope> for ScopeTerm {
             Scope::Here => Self::Here,
             Scope::OtherBoot => Self::OtherBoot,
             Scope::OtherNamespace => Self::OtherNamespace,
+            Scope::Elsewhere => Self::Elsewhere,
+            Scope::Unknown => Self::Unknown,
         }
     }
 }
@@ -106,11 +157,13 @@ impl Encoder for ReapReportTerm {
 
 fn reaped<'a>(env: Env<'a>, reaped: &Reaped) -> Term<'a> {
     let survivors: Vec<_> = reaped.survivors.iter().cloned().map(ProcessTerm).collect();
+    let doubtful: Vec<_> = reaped.ambiguous.iter().cloned().map(ProcessTerm).collect();
     let pairs = [
         (atoms::found(), reaped.found.encode(env)),
         (atoms::stopped(), reaped.stopped.encode(env)),
         (atoms::killed(), reaped.killed.encode(env)),
-        (atoms::ambiguous(), reaped.ambiguous.encode(env)),
+        (atoms::ambiguous(), reaped.ambiguous.len().encode(env)),
+        (atoms::doubtful(), doubtful.encode(env)),
         (atoms::survivors(), survivors.encode(env)),
     ];
     map(env, &pairs)

@@ -6,7 +6,9 @@
 // Rustler decodes arguments into owned values.
 #![allow(clippy::needless_pass_by_value)]
 
+mod directory;
 mod ledger_terms;
+mod self_test;
 mod terms;
 mod wire_terms;
 
@@ -16,7 +18,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rustler::{Atom, Binary, ResourceArc, Term};
+use rustler::{Atom, Binary, Env, ResourceArc, Term};
 use snakepit_core::account;
 use snakepit_core::group;
 use snakepit_core::journal::{self, Journal};
@@ -30,11 +32,11 @@ use snakepit_core::run_state::RunState;
 use snakepit_core::stop::{self, Plan};
 use snakepit_core::table::{Columns, Entry};
 use snakepit_core::wire::{self, Request};
-use snakepit_core::{Error, Pid, Process, Signal, adopted, obituary};
+use snakepit_core::{Error, Pid, Process, Signal, adopted, guardian, identity, obituary, protect};
 
 use ledger_terms::{
     ContentsTerm, DeadRunTerm, JournalResource, LockResource, MemberTerm, ObituaryTerm,
-    ReapReportTerm, ScopeTerm,
+    ReapReportTerm, ScopeTerm, TurnTerm,
 };
 use terms::{
     Bytes, DeliveryTerm, ErrorTerm, GroupTerm, IdentityTerm, InfoTerm, Items, OutcomeTerm, PidTerm,
@@ -112,8 +114,9 @@ fn process_alive(identity: IdentityTerm) -> Answer<bool> {
     Ok(Process::still_runs(&identity.identity()?)?)
 }
 
-/// `Snakepit.Native.process_info/1`. Reads three small files of `/proc`.
-#[rustler::nif]
+/// `Snakepit.Native.process_info/1`. Reads three small files of `/proc`, one of which waits for whoever
+/// changes the memory of that process.
+#[rustler::nif(schedule = "DirtyIo")]
 fn process_info(identity: IdentityTerm) -> Answer<InfoTerm> {
     let columns = Columns { uid: true, arguments: true, markers: false };
     let process = open(&identity)?;
@@ -185,11 +188,44 @@ fn run_stop(
     Ok(RunReportTerm(run::stop(parse_run_id(run_id)?, users(any_user), &plan)?))
 }
 
-/// `Snakepit.Native.run_sweep/3`. Waits.
+/// `Snakepit.Native.run_sweep/4`. Waits.
 #[rustler::nif(schedule = "DirtyIo")]
-fn run_sweep(run_id: Binary, grace_ms: u64, kill_wait_ms: u64) -> Answer<RunReportTerm> {
+fn run_sweep(
+    run_id: Binary,
+    identities: Items<IdentityTerm>,
+    grace_ms: u64,
+    kill_wait_ms: u64,
+) -> Answer<RunReportTerm> {
+    // What is damaged names nobody.
+    let noted = identities.0.iter().filter_map(|one| one.identity().ok()).collect();
     let plan = plan(SignalTerm(Signal::TERM), grace_ms, kill_wait_ms);
-    Ok(RunReportTerm(run::sweep(parse_run_id(run_id)?, &plan)?))
+    Ok(RunReportTerm(run::sweep(parse_run_id(run_id)?, noted, &plan)?))
+}
+
+/// `Snakepit.Native.guardian_find/2`: the guardian of this run, if it is the process of this identity.
+/// May wait 10 ms.
+#[rustler::nif(schedule = "DirtyIo")]
+fn guardian_find(identity: IdentityTerm, run_id: Binary) -> Answer<Option<ProcessTerm>> {
+    let found = guardian::find(&identity.identity()?, parse_run_id(run_id)?)?;
+    Ok(found.map(ProcessTerm))
+}
+
+/// `Snakepit.Native.guardian_protect/2`: whether everyone is kept from signalling the guardian.
+#[rustler::nif]
+fn guardian_protect(os_pid: PidTerm, protected: bool) -> Answer<()> {
+    let pid = os_pid.pid()?;
+    if protected {
+        protect::add_guardian(pid);
+    } else {
+        protect::remove_guardian(pid);
+    }
+    Ok(())
+}
+
+/// `Snakepit.Native.guardian_environment/0`: what a guardian has to be told in its environment.
+#[rustler::nif]
+fn guardian_environment() -> Vec<(&'static str, String)> {
+    identity::life_variable().into_iter().collect()
 }
 
 /// `Snakepit.Native.record_seal/1`: version and checksum for a record.
@@ -216,8 +252,8 @@ fn lock_take(path: Bytes) -> Answer<Option<ResourceArc<LockResource>>> {
     Ok(Lock::take(&as_path(path))?.map(LockResource::new))
 }
 
-/// `Snakepit.Native.lock_release/1`.
-#[rustler::nif]
+/// `Snakepit.Native.lock_release/1`. As for `journal_close/1`.
+#[rustler::nif(schedule = "DirtyIo")]
 fn lock_release(lock: ResourceArc<LockResource>) -> Atom {
     lock.release();
     rustler::types::atom::ok()
@@ -226,39 +262,60 @@ fn lock_release(lock: ResourceArc<LockResource>) -> Atom {
 /// `Snakepit.Native.journal_open/2`. Opens a file.
 #[rustler::nif(schedule = "DirtyIo")]
 fn journal_open(path: Bytes, max_bytes: u64) -> Answer<ResourceArc<JournalResource>> {
-    let journal = Journal::open(&as_path(path), max_bytes)?;
-    Ok(ResourceArc::new(JournalResource(journal)))
+    Ok(ResourceArc::new(JournalResource::new(Journal::open(&as_path(path), max_bytes)?)))
 }
 
-/// `Snakepit.Native.journal_append/2`. One `write` of a few hundred bytes into the page cache: it
-/// takes a microsecond, and waking another thread for it would take a hundred.
+/// `Snakepit.Native.journal_append/3`. Never waits for the disk: appends at once what goes to memory, and
+/// otherwise leaves it to `journal_write/1`, which sends `{tag, answer}`.
 #[rustler::nif]
-fn journal_append(journal: ResourceArc<JournalResource>, content: Binary) -> Answer<()> {
-    Ok(journal.0.append(&content)?)
+fn journal_append(
+    env: Env,
+    journal: ResourceArc<JournalResource>,
+    content: Binary,
+    tag: Term,
+) -> Answer<TurnTerm> {
+    match journal.journal.append_at_once(&content) {
+        Some(appended) => Ok(appended.map(|()| TurnTerm::Appended)?),
+        None => Ok(journal.enqueue(env.pid(), tag, &content)),
+    }
+}
+
+/// `Snakepit.Native.journal_note/2`: whether it will be written together with the next entry, or is.
+#[rustler::nif]
+fn journal_note(journal: ResourceArc<JournalResource>, content: Binary) -> bool {
+    let appended = journal.journal.append_at_once(&content);
+    appended.map_or_else(|| journal.queue.note(&content), |appended| appended.is_ok())
+}
+
+/// `Snakepit.Native.journal_write/1`: what waits in the queue. Waits for the disk.
+#[rustler::nif(schedule = "DirtyIo")]
+fn journal_write(env: Env, journal: ResourceArc<JournalResource>) -> Atom {
+    journal.write_all(env);
+    rustler::types::atom::ok()
 }
 
 /// `Snakepit.Native.journal_sync/1`. Waits for the disk.
 #[rustler::nif(schedule = "DirtyIo")]
 fn journal_sync(journal: ResourceArc<JournalResource>) -> Answer<()> {
-    Ok(journal.0.sync()?)
+    Ok(journal.journal.sync()?)
 }
 
-/// `Snakepit.Native.journal_length/1`.
+/// `Snakepit.Native.journal_empty/1`.
 #[rustler::nif]
-fn journal_length(journal: ResourceArc<JournalResource>) -> u64 {
-    journal.0.length()
+fn journal_empty(journal: ResourceArc<JournalResource>) -> bool {
+    journal.journal.length() == 0 && journal.queue.is_empty()
 }
 
 /// `Snakepit.Native.journal_rotate/2`. Renames files.
 #[rustler::nif(schedule = "DirtyIo")]
 fn journal_rotate(journal: ResourceArc<JournalResource>, aside: Bytes) -> Answer<()> {
-    Ok(journal.0.rotate(&as_path(aside))?)
+    Ok(journal.journal.rotate(&as_path(aside))?)
 }
 
-/// `Snakepit.Native.journal_close/1`.
-#[rustler::nif]
+/// `Snakepit.Native.journal_close/1`. The last to close a file that was deleted frees its blocks.
+#[rustler::nif(schedule = "DirtyIo")]
 fn journal_close(journal: ResourceArc<JournalResource>) -> Atom {
-    journal.0.close();
+    journal.journal.close();
     rustler::types::atom::ok()
 }
 
@@ -334,6 +391,14 @@ fn wire_decode(frame: Binary) -> Result<EventTerm, Atom> {
 fn user_lookup(name: String) -> Answer<(u32, u32, Vec<u32>)> {
     let user = account::user(&name)?;
     Ok((user.uid, user.gid, user.groups))
+}
+
+/// `Snakepit.Native.user_lookup_number/1`: as `user_lookup/1`; `nil` for the user that this process is, if
+/// it may become no other. May ask the network.
+#[rustler::nif(schedule = "DirtyIo")]
+fn user_lookup_number(uid: u32) -> Answer<Option<(u32, u32, Vec<u32>)>> {
+    let user = account::numbered(uid)?;
+    Ok(user.map(|user| (user.uid, user.gid, user.groups)))
 }
 
 /// `Snakepit.Native.group_lookup/1`: the gid of a group. May ask the network.

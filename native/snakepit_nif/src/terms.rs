@@ -16,7 +16,7 @@ use snakepit_core::{Error, Identity, Pid, Signal};
 mod atoms {
     rustler::atoms! {
         ambiguous, checksum, gone, killed, malformed, not_an_identity, not_permitted, refused,
-        sent, stopped, survived, unknown_signal, version, alive, uninterruptible,
+        not_its_table, sent, stopped, survived, unknown_signal, version, alive, uninterruptible,
         // Keys
         os_pid, parent, pgid, session, state, uid, start, arguments, survivors,
     }
@@ -39,6 +39,7 @@ impl Encoder for ErrorTerm {
             Error::NoSuchProcess(number) => (posix(Errno::ESRCH), Some(*number)),
             Error::Ambiguous(pid) => (atoms::ambiguous(), Some(pid.as_raw().into())),
             Error::Signal { pid, errno, .. } => (posix(*errno), Some(pid.as_raw().into())),
+            Error::NotItsTable => (atoms::not_its_table(), None),
             Error::UnknownSignal => (atoms::unknown_signal(), None),
             Error::NotAnIdentity => (atoms::not_an_identity(), None),
             Error::Os { errno, .. } => (posix(*errno), None),

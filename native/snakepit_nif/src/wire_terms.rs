@@ -12,10 +12,10 @@ use crate::terms::{Bytes, Items, SignalTerm, errno_atom, map};
 
 mod atoms {
     rustler::atoms! {
-        welcome, refused, ready, fork_failed, started, failed, exited, tree_gone, all_gone, tail,
+        welcome, refused, unable, ready, fork_failed, started, failed, exited, tree_gone, all_gone, tail,
         info, log, status, signal, core, user_us, system_us, max_rss_kb, children, ahead, adopted,
-        fork, stdio, descriptors, nice, rlimits, oom_score_adj, groups, group, user, cd, execve,
-        error, warn, debug,
+        fork, stdio, descriptors, nice, rlimits, oom_score_adj, groups, group, user, cd, execve, cap_kill,
+        error, warn, debug, pong,
     }
 }
 
@@ -32,6 +32,7 @@ pub enum RequestTerm {
     StopAll(u64, bool),
     Tail(u64),
     Info,
+    Ping,
 }
 
 #[derive(NifMap)]
@@ -141,6 +142,7 @@ impl From<RequestTerm> for Request {
             RequestTerm::StopAll(grace_ms, strict) => Self::StopAll { grace_ms, strict },
             RequestTerm::Tail(id) => Self::Tail { id },
             RequestTerm::Info => Self::Info,
+            RequestTerm::Ping => Self::Ping,
         }
     }
 }
@@ -212,6 +214,7 @@ impl Encoder for EventTerm {
                 (atoms::welcome(), *version, *pid, bytes(identity), bytes(socket)).encode(env)
             }
             Event::Refused { reason } => (atoms::refused(), reason).encode(env),
+            Event::Unable { call, errno } => (atoms::unable(), call, posix(*errno)).encode(env),
             Event::Ready { id, pid, identity } => {
                 (atoms::ready(), *id, *pid, bytes(identity)).encode(env)
             }
@@ -238,6 +241,7 @@ impl Encoder for EventTerm {
                 ];
                 (atoms::info(), map(env, &pairs)).encode(env)
             }
+            Event::Pong => atoms::pong().encode(env),
             Event::Log { level, message } => (atoms::log(), level_atom(level), message).encode(env),
         }
     }
@@ -281,6 +285,7 @@ fn step_atom(step: Step) -> Atom {
         Step::User => atoms::user(),
         Step::Directory => atoms::cd(),
         Step::Execute => atoms::execve(),
+        Step::Rights => atoms::cap_kill(),
     }
 }
 

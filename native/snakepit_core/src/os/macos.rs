@@ -194,8 +194,7 @@ pub(crate) fn start_is_past(start: u64) -> bool {
 
 /// `kern.bootsessionuuid`, condensed to sixteen bytes, all zeroes where it cannot be read.
 ///
-/// Zeroes compare equal only to zeroes, so a machine without it loses the distinction between
-/// boots and nothing else.
+/// Zeroes are an unknown boot, of which nothing that was recorded is known again.
 pub(crate) fn boot_id() -> [u8; 16] {
     static BOOT_ID: OnceLock<[u8; 16]> = OnceLock::new();
     *BOOT_ID.get_or_init(|| read_boot_session().unwrap_or_default())

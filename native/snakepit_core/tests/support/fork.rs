@@ -1,4 +1,4 @@
-//! `clone3(2)`: copies of the test process that only wait, with a pid of the test's choice.
+//! `clone(2)` and `clone3(2)`: copies of the test process that only wait, the latter with a pid of the test's choice.
 
 use std::io;
 use std::mem::size_of;
@@ -16,25 +16,37 @@ pub struct Forked {
 
 impl Forked {
     pub fn new() -> Self {
-        Self::with_pid(None, || ()).expect("clone3")
+        Self::any().expect("clone")
+    }
+
+    /// Not by `clone3`, which not all kernels and sandboxes have; nor by `fork` of the C library, which takes
+    /// locks that a copy of a process with threads may find taken for ever.
+    pub fn any() -> io::Result<Self> {
+        // SAFETY: a plain fork. The child has its own copy of all memory and does not leave `wait`.
+        let result = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        Self::wait(result, || ())
     }
 
     /// As root with the pid that is asked for. The child runs `first` and waits from then on. It is
     /// a copy of a process with threads, so `first` may make system calls and nothing else.
-    pub fn with_pid(pid: Option<i32>, first: impl FnOnce()) -> io::Result<Self> {
-        let wanted = pid.unwrap_or_default();
+    pub fn with_pid(pid: i32, first: impl FnOnce()) -> io::Result<Self> {
         let arguments = libc::clone_args {
             exit_signal: libc::SIGCHLD.try_into().unwrap(),
-            set_tid: if pid.is_some() { (&raw const wanted) as u64 } else { 0 },
-            set_tid_size: u64::from(pid.is_some()),
+            set_tid: (&raw const pid) as u64,
+            set_tid_size: 1,
             // SAFETY: plain integers, for which zero means "not used".
             ..unsafe { std::mem::zeroed() }
         };
-        // SAFETY: `arguments` and `wanted` outlive the call. The child has its own copy of all
-        // memory and does not leave this function.
+        // SAFETY: `arguments` and `pid` outlive the call. The child has its own copy of all memory and does not
+        // leave `wait`.
         let result = unsafe {
             libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<libc::clone_args>())
         };
+        Self::wait(result, first)
+    }
+
+    /// Behind the call that made the child, in both: does not return in the child.
+    fn wait(result: i64, first: impl FnOnce()) -> io::Result<Self> {
         match i32::try_from(result).unwrap() {
             -1 => Err(io::Error::last_os_error()),
             0 => {
@@ -52,7 +64,7 @@ impl Forked {
     pub fn succeeded_by(self, first: impl FnOnce()) -> Self {
         let pid = self.pid;
         drop(self);
-        Self::with_pid(Some(pid), first).expect("clone3 with the pid that has become free")
+        Self::with_pid(pid, first).expect("clone3 with the pid that has become free")
     }
 
     pub fn is_untouched(&self) -> bool {
@@ -72,7 +84,7 @@ impl Drop for Forked {
 /// Whether pids can be chosen here. If not, says what is skipped.
 pub fn can_choose_pids() -> bool {
     let spare = Forked::new().pid;
-    let chosen = Forked::with_pid(Some(spare), || ());
+    let chosen = Forked::with_pid(spare, || ());
     if let Err(error) = &chosen {
         eprintln!("skipped: clone3 with set_tid: {error}");
     }

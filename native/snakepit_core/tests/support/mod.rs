@@ -10,6 +10,7 @@ use snakepit_core::{Identity, Pid, Process, Signal};
 
 pub mod fork;
 pub mod freezer;
+pub mod hidden;
 pub mod judge;
 pub mod pidfd;
 pub mod refusal;

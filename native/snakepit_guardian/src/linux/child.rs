@@ -57,8 +57,8 @@ pub struct Birth {
     pub lineage: u64,
     /// What the BEAM's own limit of descriptors was.
     pub descriptors: libc::rlimit,
-    /// What the BEAM's own priority was.
-    pub nice: i32,
+    /// What the BEAM's own priority was, if the guardian has another.
+    pub nice: Option<i32>,
 }
 
 /// Never returns: executes the program or exits.
@@ -79,7 +79,9 @@ pub unsafe fn live(birth: Birth) -> ! {
         die_with(birth.guardian);
         reset_signals();
         libc::setrlimit(libc::RLIMIT_NOFILE, &raw const birth.descriptors);
-        libc::setpriority(libc::PRIO_PROCESS, 0, birth.nice);
+        if let Some(nice) = birth.nice {
+            libc::setpriority(libc::PRIO_PROCESS, 0, nice);
+        }
         mark(birth.lineage);
 
         // Written to now, so that the pages are there when it is needed.
@@ -93,7 +95,7 @@ pub unsafe fn live(birth: Birth) -> ! {
         if gate < 0 {
             fail(birth.gate, Step::Descriptors);
         }
-        place_descriptors(gate, &fds[..3 + usize::from(header.has_lifeline)]);
+        place_descriptors(gate, &fds[..3 + usize::from(header.has_lifeline())]);
         prepare(gate, image, header);
         // Last, because a change of user clears it.
         die_with(birth.guardian);
@@ -210,10 +212,10 @@ unsafe fn place_descriptors(gate: RawFd, fds: &[RawFd]) {
 unsafe fn prepare(gate: RawFd, image: *const Header, header: &Header) {
     // SAFETY: the offsets in the header were made for this image.
     unsafe {
-        if let Some(umask) = header.umask {
+        if let Some(umask) = header.umask() {
             libc::umask(umask);
         }
-        if let Some(nice) = header.nice {
+        if let Some(nice) = header.nice() {
             check(gate, Step::Nice, libc::setpriority(libc::PRIO_PROCESS, 0, nice));
         }
         let limits = at::<Limit>(image, header.limits);
@@ -231,10 +233,10 @@ unsafe fn prepare(gate: RawFd, image: *const Header, header: &Header) {
             let groups = at::<libc::gid_t>(image, header.groups);
             check(gate, Step::Groups, libc::setgroups(header.group_count, groups));
         }
-        if let Some(gid) = header.gid {
+        if let Some(gid) = header.gid() {
             check(gate, Step::Group, libc::setresgid(gid, gid, gid));
         }
-        if let Some(uid) = header.uid {
+        if let Some(uid) = header.uid() {
             check(gate, Step::User, libc::setresuid(uid, uid, uid));
         }
         // As the new user: it must be able to go there.

@@ -1,4 +1,4 @@
-//! Memory that children do not need, so that forking them does not copy it.
+//! Memory that children do not need, so that forking them does not copy it; and memory that nobody needs.
 //!
 //! A fork copies the page tables of the heap, and after it each page of the heap that the guardian
 //! writes to, one fault at a time. Children never touch it: what they are told lies on the stack.
@@ -12,6 +12,26 @@ use tracing::debug;
 const ROOM: usize = 16 * 1024 * 1024;
 /// What libc keeps of a thread is less.
 const THREAD: usize = 4096;
+
+unsafe extern "C" {
+    // The linker's names for where the program's code and constants begin, and where the code ends.
+    static __executable_start: u8;
+    static etext: u8;
+}
+
+/// Gives back the pages of the program's file that only the start has needed, half of them libc's. What is
+/// needed again is mapped again, from the page cache.
+pub fn release_startup_code() {
+    // SAFETY: asks for a number.
+    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let start = (&raw const __executable_start).addr().next_multiple_of(page);
+    let length = (&raw const etext).addr().saturating_sub(start);
+    // SAFETY: read-only pages of a file: their content is the same when they come back.
+    let result = unsafe {
+        libc::madvise(std::ptr::without_provenance_mut(start), length, libc::MADV_DONTNEED)
+    };
+    debug!(result, bytes = length, "the pages of the start are given back");
+}
 
 /// Keeps the heap to this process. Where that cannot be done, children get copies that they do not use.
 pub fn keep() {

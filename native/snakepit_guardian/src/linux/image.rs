@@ -11,12 +11,14 @@ use std::os::unix::ffi::OsStringExt;
 
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use snakepit_core::marker;
 use snakepit_core::wire::Spawn;
 
 /// Where programs are looked for when the environment has no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
 
-/// At the start of the image. Offsets count from there; 0 is "none".
+/// At the start of the image. Offsets count from there; 0 is "none". Words only, so that there is nothing
+/// between them: padding has no value that could be sent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Header {
@@ -36,11 +38,61 @@ pub struct Header {
     /// Triples of resource, soft and hard limit.
     pub limits: usize,
     pub limit_count: usize,
-    pub umask: Option<u32>,
-    pub uid: Option<u32>,
-    pub gid: Option<u32>,
-    pub nice: Option<i32>,
-    pub has_lifeline: bool,
+    umask: Number,
+    uid: Number,
+    gid: Number,
+    nice: Number,
+    has_lifeline: usize,
+}
+
+/// 32 bits, or none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Number {
+    is_given: usize,
+    bits: usize,
+}
+
+impl Number {
+    fn new(value: Option<u32>) -> Self {
+        let bits = value.and_then(|value| usize::try_from(value).ok());
+        Self { is_given: bits.is_some().into(), bits: bits.unwrap_or_default() }
+    }
+
+    // Async-signal-safe, as all of what follows.
+    #[allow(clippy::cast_possible_truncation, reason = "made from 32 bits")]
+    fn get(self) -> Option<u32> {
+        if self.is_given == 0 { None } else { Some(self.bits as u32) }
+    }
+}
+
+impl Header {
+    pub fn umask(&self) -> Option<u32> {
+        self.umask.get()
+    }
+
+    pub fn uid(&self) -> Option<u32> {
+        self.uid.get()
+    }
+
+    pub fn gid(&self) -> Option<u32> {
+        self.gid.get()
+    }
+
+    pub fn nice(&self) -> Option<i32> {
+        self.nice.get().map(|bits| i32::from_ne_bytes(bits.to_ne_bytes()))
+    }
+
+    pub fn has_lifeline(&self) -> bool {
+        self.has_lifeline != 0
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        // SAFETY: words behind words, all of them set; and they live as long as the slice.
+        unsafe {
+            std::slice::from_raw_parts(std::ptr::from_ref(self).cast::<u8>(), size_of::<Self>())
+        }
+    }
 }
 
 /// A resource limit, as the child sets it.
@@ -59,17 +111,21 @@ pub fn own_environment() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The environment of a child: the guardian's own or nothing, less what is unset, plus what is set.
-fn environment<'a>(spawn: &'a Spawn, own: &'a [Vec<u8>]) -> Vec<&'a [u8]> {
+/// The environment of a child: the guardian's own or nothing, less what is unset, plus what is set, and
+/// which child it is.
+fn environment<'a>(spawn: &'a Spawn, own: &'a [Vec<u8>], marker: &'a [u8]) -> Vec<&'a [u8]> {
     // A few names, so going through them is quicker than any index.
     let is_changed = |pair: &[u8]| {
         let name = name_of(pair);
-        spawn.set.iter().any(|pair| name_of(pair) == name)
+        name == marker::CHILD.as_bytes()
+            || spawn.set.iter().any(|pair| name_of(pair) == name)
             || spawn.unset.iter().any(|unset| unset.as_slice() == name)
     };
     let inherited = if spawn.inherit { own } else { &[] };
     let kept = inherited.iter().map(Vec::as_slice).filter(|pair| !is_changed(pair));
-    kept.chain(spawn.set.iter().map(|pair| pair.as_slice())).collect()
+    let set = spawn.set.iter().map(|pair| pair.as_slice());
+    let set = set.filter(|pair| name_of(pair) != marker::CHILD.as_bytes());
+    kept.chain(set).chain([marker]).collect()
 }
 
 fn name_of(pair: &[u8]) -> &[u8] {
@@ -98,18 +154,19 @@ fn programs(program: &[u8], environment: &[&[u8]]) -> Vec<Vec<u8>> {
 /// `EINVAL` for an empty command or a NUL byte in an argument; what the kernel says otherwise.
 pub fn build(spawn: &Spawn, own: &[Vec<u8>], sparing: bool) -> Result<Image, Errno> {
     let program = spawn.arguments.first().filter(|program| !program.is_empty());
-    let environment = environment(spawn, own);
+    let marker = format!("{}={}", marker::CHILD, spawn.id);
+    let environment = environment(spawn, own, marker.as_bytes());
     let programs = programs(program.ok_or(Errno::EINVAL)?, &environment);
     let mut layout = Layout::new();
     let mut header = Header {
         arguments: layout.pointers(spawn.arguments.iter().map(|item| item.as_slice()))?,
         environment: layout.pointers(environment.iter().copied())?,
         programs: layout.pointers(programs.iter().map(Vec::as_slice))?,
-        umask: spawn.umask,
-        uid: spawn.uid,
-        gid: spawn.gid,
-        nice: spawn.nice,
-        has_lifeline: spawn.lifeline.is_some(),
+        umask: Number::new(spawn.umask),
+        uid: Number::new(spawn.uid),
+        gid: Number::new(spawn.gid),
+        nice: Number::new(spawn.nice.map(|nice| u32::from_ne_bytes(nice.to_ne_bytes()))),
+        has_lifeline: spawn.lifeline.is_some().into(),
         ..Header::default()
     };
     if let Some(directory) = &spawn.directory {
@@ -195,11 +252,7 @@ impl Layout {
     }
 
     fn finish(mut self, header: &Header, sparing: bool) -> Result<Image, Errno> {
-        // SAFETY: `Header` is plain data; its padding is written too, and is zero or stale bytes of
-        // this very process.
-        let head = unsafe {
-            std::slice::from_raw_parts(std::ptr::from_ref(header).cast::<u8>(), size_of::<Header>())
-        };
+        let head = header.as_bytes();
         self.bytes[..head.len()].copy_from_slice(head);
         if self.bytes.len() <= MAX_SMALL && !sparing {
             return Ok(Image::Small(self.bytes));

@@ -72,6 +72,15 @@ impl Shell {
     /// Looks at what is below children. What is found is held until all actions are carried out.
     pub(super) fn walk(&mut self, tree: u64, purpose: Purpose, roots: &[i32]) {
         let pids: Vec<Pid> = roots.iter().filter_map(|pid| Pid::new((*pid).into())).collect();
+        if purpose == Purpose::Count {
+            // Nobody is held: there may be more than there are descriptors. And nobody is counted where that
+            // takes a look at the whole process table for each tree.
+            let listed = self.own_children.is_listed();
+            let below = if listed { offspring::below(&pids) } else { Vec::new() };
+            let members = below.iter().map(member).collect();
+            self.tell(Event::Below { tree, purpose, members });
+            return;
+        }
         let mut members: Vec<Member> = pids.iter().map(|pid| child(*pid)).collect();
         for relative in offspring::below(&pids) {
             members.push(member(&relative));
@@ -107,28 +116,28 @@ fn seen(pid: i32, run_id: RunId, alive: bool) -> Seen {
     let Some(pid) = Pid::new(pid.into()) else { return nobody(pid) };
     let lineage = Lineage::of(pid).ok().flatten();
     let own = lineage.is_some_and(|lineage| lineage.run_id == run_id);
-    let worker_id = if own { None } else { worker_of(pid, run_id) };
+    let marked = if own { None } else { marked_child(pid, run_id) };
     let process = if alive { Process::open(pid).ok().flatten() } else { None };
     Seen {
         member: child(pid),
         session: getsid(Some(raw(pid))).map_or(0, nix::unistd::Pid::as_raw),
         lineage,
-        worker_id,
+        child: marked,
         identity: process.map(|process| process.identity().clone()),
     }
 }
 
 fn nobody(pid: i32) -> Seen {
     let member = Member { pid, start: 0, group: 0, age: None, at_rest: true };
-    Seen { member, session: 0, lineage: None, worker_id: None, identity: None }
+    Seen { member, session: 0, lineage: None, child: None, identity: None }
 }
 
-fn worker_of(pid: Pid, run_id: RunId) -> Option<String> {
+/// Without a lineage: where the hard limit leaves no room for one, or the process has set its own.
+fn marked_child(pid: Pid, run_id: RunId) -> Option<u64> {
     let columns = Columns { markers: true, ..Columns::default() };
     let entry = table::read_one(pid, columns).ok().flatten()?;
     let Environment::Read(markers) = entry.environment else { return None };
-    let worker = markers.worker_id.filter(|_| markers.run_id == Some(run_id))?;
-    String::from_utf8(worker).ok()
+    markers.child.filter(|_| markers.is_of_run(run_id))
 }
 
 fn raw(pid: Pid) -> nix::unistd::Pid {

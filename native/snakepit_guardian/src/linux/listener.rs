@@ -8,24 +8,29 @@ use std::ffi::CString;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt};
 use nix::unistd::read;
 use snakepit_guardian::connections::{Connections, TOKEN};
 
-use super::shell::{CONNECTION, Shell, add};
+use super::shell::{CONNECTION, LISTENER, Shell, add};
 
 /// How many are asked whether they have left when one comes: more than one, so that they get fewer.
 const ASKED_PER_CONNECTION: usize = 2;
+/// How long nobody is let in when there is no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
-    /// Whether the directory was made for it.
-    is_temporary: bool,
+    /// In the run's directory: the socket, or a link to it where it is elsewhere, so that whoever finds a
+    /// guardian killed can remove it.
+    own: PathBuf,
     beam: libc::pid_t,
     connections: Connections<UnixStream>,
 }
@@ -35,28 +40,32 @@ impl Listener {
     /// file system has no sockets, in a new one below the system's temporary one.
     pub fn open(beam: libc::pid_t, run_directory: &Path) -> Result<Self, Errno> {
         let own = run_directory.join("door");
-        let (socket, path, is_temporary) = if let Ok(socket) = UnixListener::bind(&own) {
-            (socket, own, false)
+        // What a guardian of this run that was killed has left.
+        remove(&own);
+        let (socket, path) = if let Ok(socket) = UnixListener::bind(&own) {
+            (socket, own.clone())
         } else {
             let directory = make_directory(&std::env::temp_dir().join("snakepit-XXXXXX"))?;
             let path = directory.join("door");
-            (UnixListener::bind(&path).map_err(|error| errno(&error))?, path, true)
+            // Order: the link first. A socket that nobody knows of would stay.
+            let _ = symlink(&path, &own);
+            (UnixListener::bind(&path).map_err(|error| errno(&error))?, path)
         };
         socket.set_nonblocking(true).map_err(|error| errno(&error))?;
-        Ok(Self { socket, path, is_temporary, beam, connections: Connections::default() })
+        Ok(Self { socket, path, own, beam, connections: Connections::default() })
     }
 
     pub fn path(&self) -> &[u8] {
         self.path.as_os_str().as_bytes()
     }
 
-    /// Lets in those that wait until one is the BEAM; `None` when nobody waits. Returns its number.
-    fn accept(&mut self) -> Option<u64> {
+    /// Lets in those that wait until one is the BEAM, and returns its number; `EAGAIN` when nobody waits.
+    fn accept(&mut self) -> Result<u64, Errno> {
         loop {
-            let (stream, _) = self.socket.accept().ok()?;
+            let (stream, _) = self.socket.accept().map_err(|error| errno(&error))?;
             let peer = getsockopt(&stream, sockopt::PeerCredentials).ok().map(|peer| peer.pid());
             if peer == Some(self.beam) && stream.set_nonblocking(true).is_ok() {
-                return Some(self.connections.accept(stream));
+                return Ok(self.connections.accept(stream));
             }
         }
     }
@@ -105,10 +114,35 @@ impl AsFd for Listener {
 impl Shell {
     /// Takes all connections that wait, and the tokens of those that have shown one.
     pub(super) fn accept(&mut self) {
+        let now = self.now();
         let Some(listener) = &mut self.listener else { return };
-        while let Some(number) = listener.accept() {
-            if let Some(connection) = listener.read_token(number) {
-                let _ = add(&self.epoll, connection, CONNECTION | number);
+        loop {
+            match listener.accept() {
+                Ok(number) => {
+                    if let Some(connection) = listener.read_token(number) {
+                        let _ = add(&self.epoll, connection, CONNECTION | number);
+                    }
+                }
+                // Whoever waits goes on waiting, and the loop would hear of it again and again.
+                Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS)
+                    if self.accepts_at.is_none() =>
+                {
+                    let _ = self.epoll.delete(listener.as_fd());
+                    self.accepts_at = Some(now + ACCEPT_PAUSE);
+                    return;
+                }
+                Err(Errno::EINTR | Errno::ECONNABORTED) => {}
+                Err(_nobody_waits) => return,
+            }
+        }
+    }
+
+    /// Hears of connections again, if there was no descriptor for one a while ago.
+    pub(super) fn resume_accepting(&mut self) {
+        if self.accepts_at.is_some_and(|at| at <= self.now()) {
+            self.accepts_at = None;
+            if let Some(listener) = &self.listener {
+                let _ = add(&self.epoll, listener.as_fd(), LISTENER);
             }
         }
     }
@@ -136,11 +170,25 @@ impl Shell {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
-        if let Some(directory) = self.path.parent().filter(|_| self.is_temporary) {
-            let _ = fs::remove_dir(directory);
+        remove(&self.own);
+        // The link may be gone with the run's directory.
+        if self.path != self.own {
+            remove_with_directory(&self.path);
         }
     }
+}
+
+/// Removes a socket, or a link to one and what was made for it.
+fn remove(own: &Path) {
+    if let Ok(socket) = fs::read_link(own) {
+        remove_with_directory(&socket);
+    }
+    let _ = fs::remove_file(own);
+}
+
+fn remove_with_directory(socket: &Path) {
+    let _ = fs::remove_file(socket);
+    let _ = socket.parent().map(fs::remove_dir);
 }
 
 /// Whether the other side has closed the connection.

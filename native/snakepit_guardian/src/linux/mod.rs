@@ -9,9 +9,10 @@
 //! | `midwife`, `child`, `heap` | forks, and what a child does before its program |
 //! | `listener` | connections for piped stdio and lifelines |
 //! | `frames`, `log`, `tail` | what is said to the BEAM |
-//! | `setup` | what the guardian makes of itself first |
+//! | `setup`, `filter` | what the guardian makes of itself first, and what it may not |
 
 mod child;
+mod filter;
 mod frames;
 mod gate;
 mod heap;
@@ -31,6 +32,7 @@ use std::process::ExitCode;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use snakepit_core::self_test::Refusal;
 use snakepit_core::wire::{Event, Request};
 
 use frames::{Frames, Incoming};
@@ -49,7 +51,7 @@ pub fn main() -> ExitCode {
 fn start() -> Result<(), Errno> {
     let (input, output, closes_ranges) = setup::port()?;
     let signals = setup::signals()?;
-    setup::subreaper()?;
+    let office = setup::take_office();
     let changes = setup::endure(closes_ranges);
     log::start();
     heap::keep();
@@ -57,15 +59,22 @@ fn start() -> Result<(), Errno> {
     let (greeting, early) = match greeting(&mut frames)? {
         Some(Ok(greeting)) => greeting,
         Some(Err(reason)) => {
-            refuse(frames, reason.into());
+            refuse(frames, &Event::Refused { reason: reason.into() });
             return Ok(());
         }
         None => return Ok(()),
     };
+    if let Err(Refusal { call, errno }) = office {
+        refuse(frames, &Event::Unable { call: call.into(), errno: errno as i32 });
+        return Ok(());
+    }
     log::set_level(&greeting.log_level);
     match Shell::greet(frames, signals, changes, greeting) {
-        Ok(shell) => shell.run(early),
-        Err((frames, reason)) => refuse(frames, reason),
+        Ok(shell) => {
+            heap::release_startup_code();
+            shell.run(early);
+        }
+        Err((frames, reason)) => refuse(frames, &Event::Refused { reason }),
     }
     Ok(())
 }
@@ -93,7 +102,7 @@ fn greeting(frames: &mut Frames) -> Result<Option<Result<Greeting, &'static str>
     }
 }
 
-fn refuse(mut frames: Frames, reason: String) {
-    frames.send(&Event::Refused { reason });
+fn refuse(mut frames: Frames, last_word: &Event) {
+    frames.send(last_word);
     frames.flush();
 }

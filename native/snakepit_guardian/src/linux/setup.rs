@@ -7,9 +7,11 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use snakepit_core::Pid;
+use snakepit_core::self_test::{self, Refusal};
+use snakepit_core::{Pid, proc_text};
 
 use super::child;
+use super::filter;
 
 /// Where `open_port` with `:nouse_stdio` puts the two directions. Standard input, output and error
 /// are the BEAM's own, for children that inherit them.
@@ -25,15 +27,23 @@ pub struct Changes {
     pub closes_ranges: bool,
     /// The limit of descriptors, before it was raised.
     pub descriptors: libc::rlimit,
-    /// The priority.
-    pub nice: i32,
+    /// The priority, if the guardian could change its own.
+    pub nice: Option<i32>,
     /// The OOM score, if the guardian could change its own. Text that ends with a NUL.
     pub oom_score: Option<[u8; 8]>,
 }
 
 /// What the guardian ignores, and children do not.
-pub const IGNORED: [libc::c_int; 5] =
-    [libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE, libc::SIGTSTP];
+pub const IGNORED: [libc::c_int; 7] = [
+    libc::SIGINT,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGPIPE,
+    libc::SIGTSTP,
+    // Limits that a service manager sets for everyone: a write fails instead, with `EFBIG`.
+    libc::SIGXFSZ,
+    libc::SIGXCPU,
+];
 
 /// Async-signal-safe. Signals whose disposition cannot be changed are left as they are.
 pub fn set_disposition(signal: libc::c_int, disposition: libc::sighandler_t) {
@@ -90,10 +100,48 @@ pub fn signals() -> Result<SignalFd, Errno> {
     SignalFd::with_flags(&heard, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
 }
 
-/// Whoever below loses its parent becomes a child of the guardian.
-pub fn subreaper() -> Result<(), Errno> {
+/// Whoever below loses its parent becomes a child of the guardian. What the guardian needs for its work is
+/// tried here; the first that it is refused is returned.
+pub fn take_office() -> Result<(), Refusal> {
+    let refused = |call| move |errno| Refusal { call, errno };
     // SAFETY: integers only.
-    Errno::result(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)
+    let subreaper = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+    Errno::result(subreaper).map_err(refused("prctl(PR_SET_CHILD_SUBREAPER)"))?;
+    // None is what the guardian has anyway. Its children need the call.
+    // SAFETY: integers only.
+    let death_signal = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
+    Errno::result(death_signal).map_err(refused("prctl(PR_SET_PDEATHSIG)"))?;
+    #[expect(clippy::disallowed_methods, reason = "no signal, to this very process")]
+    // SAFETY: integers only.
+    let kill = unsafe { libc::kill(libc::getpid(), 0) };
+    Errno::result(kill).map_err(refused("kill"))?;
+    self_test::pidfd().map_or(Ok(()), Err)
+}
+
+/// Whose processes the kernel lets the guardian signal: the rule of `kill(2)`, which holds for the
+/// parent-death signal as well.
+#[derive(Clone, Copy)]
+pub struct Rights {
+    /// `CAP_KILL`.
+    everyone: bool,
+    /// The guardian's own, real and effective.
+    users: [u32; 2],
+}
+
+impl Rights {
+    pub fn own() -> Self {
+        /// Of `capabilities(7)`.
+        const CAP_KILL: u32 = 5;
+        let status = std::fs::read("/proc/self/status").unwrap_or_default();
+        // SAFETY: no arguments, never fails.
+        let users = unsafe { [libc::getuid(), libc::geteuid()] };
+        Self { everyone: proc_text::has_capability(&status, CAP_KILL), users }
+    }
+
+    /// Whether a process that becomes this user can be ended.
+    pub fn reach(self, user: Option<u32>) -> bool {
+        self.everyone || user.is_none_or(|user| self.users.contains(&user))
+    }
 }
 
 /// Raises what helps the guardian to last, where it may.
@@ -104,7 +152,8 @@ pub fn endure(closes_ranges: bool) -> Changes {
     // SAFETY: integers only.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     // SAFETY: integers only.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+    let raise = || unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) } == 0;
+    let nice = (filter::passes_setpriority() && raise()).then_some(nice);
     // Where sessions share the processor as groups, a bomb whose members each have a session of their
     // own gets most of it, whatever their priorities; this raises that of the guardian's session.
     let _ = std::fs::write("/proc/self/autogroup", "-20");

@@ -15,7 +15,7 @@ use serde_bytes::ByteBuf;
 use snakepit_core::offspring::{OwnChildren, Relative};
 use snakepit_core::run_id::RunId;
 use snakepit_core::wire::{self, Hello, Request};
-use snakepit_core::{Error, Identity, Pid, Process, newborn};
+use snakepit_core::{Error, Identity, Pid, Process, newborn, threads};
 use snakepit_guardian::budget::Budget;
 use snakepit_guardian::event::Time;
 use snakepit_guardian::{Event, Machine};
@@ -24,7 +24,7 @@ use tracing::{info, warn};
 use super::frames::{Frames, Incoming};
 use super::gate::Kept;
 use super::listener::Listener;
-use super::setup::Changes;
+use super::setup::{Changes, Rights};
 use super::{image, log};
 
 /// What a descriptor is to the loop. The number of a child or connection is in the lower bits.
@@ -34,8 +34,9 @@ const SIGNALS: u64 = 3 << 60;
 const BEAM: u64 = 4 << 60;
 pub const GATE: u64 = 5 << 60;
 const TAILS: u64 = 6 << 60;
-const LISTENER: u64 = 7 << 60;
+pub const LISTENER: u64 = 7 << 60;
 pub const CONNECTION: u64 = 8 << 60;
+const THREAD: u64 = 9 << 60;
 const KIND: u64 = 15 << 60;
 
 pub struct Shell {
@@ -45,7 +46,10 @@ pub struct Shell {
     pub frames: Frames,
     signals: SignalFd,
     pub changes: Changes,
+    pub rights: Rights,
     beam: Option<Process>,
+    /// Threads of the BEAM, whose end is the first that there is to hear of its own.
+    threads: Vec<OwnedFd>,
     pub run_id: RunId,
     pub run_directory: PathBuf,
     pub tail_bytes: usize,
@@ -62,6 +66,8 @@ pub struct Shell {
     pub tails: Epoll,
     budget: Budget,
     pub listener: Option<Listener>,
+    /// When connections are accepted again, if there was no descriptor for one.
+    pub accepts_at: Option<Time>,
     /// What children inherit.
     pub environment: Vec<Vec<u8>>,
     /// `/dev/null`, once it was needed.
@@ -111,7 +117,9 @@ impl Shell {
             frames,
             signals,
             changes,
+            rights: Rights::own(),
             beam: None,
+            threads: threads::watch_schedulers(beam),
             run_id,
             run_directory,
             kept: HashMap::new(),
@@ -122,6 +130,7 @@ impl Shell {
             tails,
             budget: Budget::default(),
             listener: listener.ok(),
+            accepts_at: None,
             environment: image::own_environment(),
             null: None,
             noted: 0,
@@ -163,6 +172,10 @@ impl Shell {
             let watched = source.map_or(Ok(()), |source| add(&self.epoll, source, token));
             watched.map_err(|errno| format!("cannot watch everything: {errno}"))?;
         }
+        for thread in &self.threads {
+            let watched = add(&self.epoll, thread.as_fd(), THREAD);
+            watched.map_err(|errno| format!("cannot watch the BEAM's threads: {errno}"))?;
+        }
         Ok(())
     }
 
@@ -196,6 +209,7 @@ impl Shell {
             if pump {
                 self.pump_tails();
             }
+            self.resume_accepting();
             if self.budget.resume(self.now()) {
                 let _ = add(&self.epoll, self.tails.0.as_fd(), TAILS);
             }
@@ -220,6 +234,7 @@ impl Shell {
             INPUT => self.listen(),
             SIGNALS => self.drain_signals(),
             BEAM => self.mourn("pidfd"),
+            THREAD => self.mourn("thread"),
             GATE => {
                 if let Some(verdict) = self.kept.get(&number).and_then(Kept::verdict) {
                     self.close_gate(number);
@@ -262,6 +277,8 @@ impl Shell {
         if let Some(beam) = self.beam.take() {
             let _ = self.epoll.delete(beam.as_fd());
         }
+        // Closed, they are out of the loop as well.
+        self.threads.clear();
         self.tell(Event::BeamGone { by, at_ms: wall_clock_ms() });
         self.perform_all();
         self.reap();
@@ -320,7 +337,8 @@ impl Shell {
         if self.machine.is_hurried() {
             return EpollTimeout::ZERO;
         }
-        let next = [self.machine.deadline(), self.budget.deadline()].into_iter().flatten().min();
+        let deadlines = [self.machine.deadline(), self.budget.deadline(), self.accepts_at];
+        let next = deadlines.into_iter().flatten().min();
         let Some(next) = next else { return EpollTimeout::NONE };
         let left = next.saturating_sub(self.now()).as_micros().div_ceil(1000);
         EpollTimeout::try_from(i32::try_from(left).unwrap_or(i32::MAX))

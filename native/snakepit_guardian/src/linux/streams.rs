@@ -26,6 +26,10 @@ type Streams = (Vec<Rc<OwnedFd>>, Option<Tail>);
 impl Shell {
     /// Packs what a waiting child is to run. It goes through the gate with the release.
     pub(super) fn pack(&mut self, spawn: &Spawn) -> Result<(), (Step, Errno)> {
+        // Nobody could end it, and the kernel would not end it with the guardian.
+        if !self.rights.reach(spawn.uid) {
+            return Err((Step::Rights, Errno::EPERM));
+        }
         let sparing = self.packed >= MAX_KEPT;
         let image = image::build(spawn, &self.environment, sparing)
             .map_err(|errno| (Step::Execute, errno))?;

@@ -69,6 +69,8 @@ pub struct Kernel {
     pub children: Vec<i32>,
     /// When those that hang or refuse were last let go.
     pub let_go_at: Duration,
+    /// Those that were killed without having been asked before.
+    pub killed_unasked: Vec<i32>,
     last_pid: i32,
     last_serial: Serial,
     random: u64,
@@ -81,6 +83,7 @@ impl Kernel {
             processes: BTreeMap::new(),
             children: Vec::new(),
             let_go_at: Duration::ZERO,
+            killed_unasked: Vec::new(),
             last_pid: 10,
             last_serial: 0,
             random: seed | 1,
@@ -204,6 +207,9 @@ impl Kernel {
         }
         if matches!(process.state, State::Zombie(_)) {
             return Ok(());
+        }
+        if signal == Signal::KILL && process.asked == 0 {
+            self.killed_unasked.push(pid);
         }
         match signal {
             Signal::KILL if process.nature.stuck => process.nature.kill_pending = true,

@@ -293,7 +293,7 @@ impl Shell {
             member: self.member(pid),
             session: process.session,
             lineage: process.lineage.and_then(Lineage::from_limit),
-            worker_id: process.marked.filter(|_| !process.nature.hidden).map(|id| format!("w{id}")),
+            child: process.marked.filter(|_| !process.nature.hidden),
             identity: None,
         }
     }

@@ -6,6 +6,11 @@ use std::{fs, io};
 
 use nix::errno::Errno;
 
+use crate::identity;
+
+/// The variable in which a BEAM tells its guardian what it has made up for the boot.
+const LIFE: &str = "SNAKEPIT_LIFE";
+
 #[derive(Clone, Copy, Default)]
 struct Host {
     boot: [u8; 16],
@@ -14,18 +19,33 @@ struct Host {
 
 static HOST: OnceLock<Host> = OnceLock::new();
 
-/// Reads both, once. What is not there stays zero; an error is one that may pass, and then nothing is
-/// known yet: whoever went on would take its own processes for those of another machine.
+/// Reads both, once. Where one of them cannot be had, the boot is a name for this life of a BEAM; an
+/// error is one that may pass, and then nothing is known yet: whoever went on would take its own
+/// processes for those of another machine.
 pub(crate) fn learn() -> Result<(), Errno> {
     if HOST.get().is_none() {
         let boot = or_nothing(fs::read_to_string("/proc/sys/kernel/random/boot_id"))?;
-        let namespace = or_nothing(fs::metadata("/proc/self/ns/pid"))?;
-        let _ = HOST.set(Host {
-            boot: boot.and_then(|text| parse_uuid(text.trim())).unwrap_or_default(),
-            namespace: namespace.map_or(0, |file| file.ino()),
-        });
+        let boot = boot.and_then(|text| parse_uuid(text.trim())).filter(identity::is_known_boot);
+        let namespace = or_nothing(fs::metadata("/proc/self/ns/pid"))?.map(|file| file.ino());
+        let boot = match (boot, namespace) {
+            (Some(boot), Some(_)) => boot,
+            _ => life()?,
+        };
+        let _ = HOST.set(Host { boot, namespace: namespace.unwrap_or_default() });
     }
     Ok(())
+}
+
+/// What stands for a boot that cannot be told: random, and handed on to the guardian, so that BEAM and
+/// guardian know each other's processes, and no other life of a BEAM takes them for its own.
+fn life() -> Result<[u8; 16], Errno> {
+    let given = std::env::var(LIFE).ok().and_then(|text| parse_uuid(&text));
+    if let Some(life) = given.filter(|life| !identity::is_known_boot(life)) {
+        return Ok(life);
+    }
+    let mut life = [0; 16];
+    life[8..].copy_from_slice(&getrandom::u64().map_err(|_| Errno::EIO)?.to_be_bytes());
+    Ok(life)
 }
 
 fn or_nothing<T>(read: io::Result<T>) -> Result<Option<T>, Errno> {
@@ -43,12 +63,16 @@ fn host() -> Host {
     HOST.get().copied().unwrap_or_default()
 }
 
-/// `/proc/sys/kernel/random/boot_id`, all zeroes where there is none.
-///
-/// Zeroes compare equal only to zeroes, so a machine without the file loses the distinction
-/// between boots and nothing else.
+/// `/proc/sys/kernel/random/boot_id`, or a name for this life of a BEAM where that cannot be read:
+/// see [`identity::is_known_boot`].
 pub(crate) fn boot_id() -> [u8; 16] {
     host().boot
+}
+
+/// The variable that tells another process what was made up here; `None` if the boot is known.
+pub(crate) fn life_variable() -> Option<(&'static str, String)> {
+    let boot = Some(boot_id()).filter(|boot| !identity::is_known_boot(boot))?;
+    Some((LIFE, format!("{:032x}", u128::from_be_bytes(boot))))
 }
 
 /// The inode of this process's pid namespace. The boot id does not differ between containers;

@@ -16,6 +16,9 @@ use crate::{Pid, Signal};
 /// Linux 6.9: the signal goes to the group that the pidfd's process leads.
 const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 1 << 2;
 
+/// Linux 6.9: the pidfd refers to one thread.
+const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
+
 /// Larger than any handle the kernel makes (`MAX_HANDLE_SZ`).
 const HANDLE_CAPACITY: usize = 128;
 
@@ -97,6 +100,11 @@ impl Reference {
         self.pidfd_send_signal(0, 0) != Err(Errno::ESRCH)
     }
 
+    /// Signals it with nothing: what the kernel or a filter says to signals through pidfds.
+    pub(crate) fn probe(&self) -> Result<(), Errno> {
+        self.pidfd_send_signal(0, 0)
+    }
+
     pub(crate) fn send(&self, signal: Signal) -> Result<(), Errno> {
         self.pidfd_send_signal(signal.as_raw(), 0)
     }
@@ -115,6 +123,15 @@ impl Reference {
         };
         Errno::result(result).map(drop)
     }
+}
+
+/// A pidfd that becomes readable when this thread has ended. `EINVAL` before Linux 6.9.
+pub(crate) fn open_thread(thread: Pid) -> Result<OwnedFd, Errno> {
+    // SAFETY: takes two integers and returns a new descriptor or -1.
+    let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, thread.as_raw(), PIDFD_THREAD) };
+    let raw = i32::try_from(Errno::result(raw)?).map_err(|_| Errno::EBADF)?;
+    // SAFETY: the kernel just made this descriptor and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
 /// Blocks until every process has exited or `deadline` has come, whichever is first.

@@ -23,6 +23,16 @@ const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::
 const PLACE: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 const FILE: OFlag = OFlag::O_RDONLY.union(OFlag::O_CLOEXEC);
 
+/// How much of a file is read. A process decides what the kernel shows as its environment and arguments
+/// (`PR_SET_MM_MAP`), and may declare terabytes.
+///
+/// What `execve(2)` accepts of both together is 6 MiB, so of a real environment nothing is cut off.
+const ENVIRONMENT_LIMIT: usize = 6 << 20;
+/// Kept for each process of a pass. The kernel takes no longer argument.
+const ARGUMENTS_LIMIT: usize = 128 << 10;
+/// Of files that the kernel writes itself. A list of all pids that there can be is shorter.
+const LIMIT: usize = 64 << 20;
+
 /// Every process that can be seen, once. Those that vanish meanwhile are left out.
 pub(crate) fn scan(columns: Columns) -> Result<Vec<Entry>, Errno> {
     let proc = open("/proc", DIRECTORY, Mode::empty())?;
@@ -109,12 +119,12 @@ fn read_columns(
         entry.uid = proc_text::real_uid(buffer);
     }
     if columns.arguments {
-        read_file(&process, c"cmdline", buffer)?;
+        read_start(&process, c"cmdline", ARGUMENTS_LIMIT, buffer)?;
         entry.arguments = Arguments::from_nul_separated(buffer);
     }
     if columns.markers {
         // Needs the right to trace the process; without it the process is still listed.
-        entry.environment = match read_file(&process, c"environ", buffer) {
+        entry.environment = match read_start(&process, c"environ", ENVIRONMENT_LIMIT, buffer) {
             Ok(()) => Environment::Read(Markers::from_environment(buffer)),
             Err(Errno::EACCES | Errno::EPERM) => Environment::Unreadable,
             // Since Linux 6.16 for what has no memory: a zombie, a kernel thread.
@@ -145,16 +155,29 @@ fn live_threads(process: &OwnedFd, buffer: &mut Vec<u8>) -> Result<Vec<(OwnedFd,
     Ok(threads)
 }
 
-/// Replaces `buffer` by the whole file.
+/// Replaces `buffer` by a file that the kernel writes itself.
 fn read_file(process: &OwnedFd, name: &CStr, buffer: &mut Vec<u8>) -> Result<(), Errno> {
+    read_start(process, name, LIMIT, buffer)
+}
+
+/// Replaces `buffer` by the beginning of a file, `limit` bytes at most.
+fn read_start(
+    process: &OwnedFd,
+    name: &CStr,
+    limit: usize,
+    buffer: &mut Vec<u8>,
+) -> Result<(), Errno> {
     let file = openat(process, name, FILE, Mode::empty())?;
     buffer.clear();
     loop {
         buffer.reserve(4096);
+        let wanted = limit - buffer.len();
         let room = buffer.spare_capacity_mut();
+        let length = room.len().min(wanted);
         // SAFETY: the pointer and length describe memory that `buffer` owns and nobody reads.
-        let read = unsafe { libc::read(file.as_raw_fd(), room.as_mut_ptr().cast(), room.len()) };
+        let read = unsafe { libc::read(file.as_raw_fd(), room.as_mut_ptr().cast(), length) };
         match usize::try_from(read) {
+            // Also when nothing more is wanted.
             Ok(0) => return Ok(()),
             // SAFETY: the kernel has just initialised this many bytes of the spare capacity.
             Ok(count) => unsafe { buffer.set_len(buffer.len() + count) },

@@ -1,0 +1,68 @@
+//! Which processes are guardians, and of which runs.
+//!
+//! A guardian is started with its run's id as its only argument. Whoever else is called so has been
+//! called so on purpose.
+
+use crate::process::Found;
+use crate::run_id::RunId;
+use crate::table::{self, Columns, Entry};
+use crate::{Error, Identity, Pid, Process};
+
+/// What its executable is called.
+const NAME: &[u8] = b"snakepit_guardian";
+
+/// More ancestors than anyone has. The table changes while it is read, and may seem to have a circle.
+const DEPTH: usize = 256;
+
+const COLUMNS: Columns = Columns { uid: false, arguments: true, markers: false };
+
+/// The process that `identity` was taken from, if it is the guardian of this run: then with an identity
+/// that was taken now, and counts whatever the one that was noted is worth.
+///
+/// # Errors
+///
+/// [`Error::Os`].
+pub fn find(identity: &Identity, run_id: RunId) -> Result<Option<Identity>, Error> {
+    if matches!(Process::reopen(identity, Some(run_id))?, Found::Gone) {
+        return Ok(None);
+    }
+    // Where the noted identity leaves a doubt, what the process is called decides.
+    let process = match Process::open_settled(identity.pid) {
+        Ok(process) => process,
+        Err(Error::Ambiguous(_)) => None,
+        Err(error) => return Err(error),
+    };
+    let Some(process) = process else { return Ok(None) };
+    let entry = process.inspect(COLUMNS)?.filter(Entry::is_alive);
+    let is_one = entry.is_some_and(|entry| run_of(&entry) == Some(run_id) && has_image(entry.pid));
+    Ok(is_one.then(|| process.identity().clone()))
+}
+
+/// The guardians that a process is below, from the nearest on.
+pub(crate) fn above(pid: Pid) -> impl Iterator<Item = Pid> {
+    let parent = |pid: Pid| {
+        let entry = table::read_one(pid, Columns::default()).ok().flatten()?;
+        Pid::new(entry.parent.into())
+    };
+    let ancestors = std::iter::successors(parent(pid), move |pid| parent(*pid)).take(DEPTH);
+    ancestors.filter(|pid| {
+        let entry = table::read_one(*pid, COLUMNS).ok().flatten();
+        entry.is_some_and(|entry| entry.is_alive() && run_of(&entry).is_some())
+    })
+}
+
+/// The run that a process is the guardian of, by what it is called.
+fn run_of(entry: &Entry) -> Option<RunId> {
+    let mut arguments = entry.arguments.iter();
+    let name = arguments.next()?.rsplit(|byte| *byte == b'/').next()?;
+    let run_id = RunId::from_bytes(arguments.next()?)?;
+    (name == NAME && arguments.next().is_none()).then_some(run_id)
+}
+
+/// Whether its executable says so too, where that can be read. It may have been replaced by a later
+/// version meanwhile.
+fn has_image(pid: Pid) -> bool {
+    let Ok(image) = std::fs::read_link(format!("/proc/{pid}/exe")) else { return true };
+    let name = image.file_name().unwrap_or_default().as_encoded_bytes();
+    name.strip_suffix(b" (deleted)").unwrap_or(name) == NAME
+}
