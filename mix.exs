@@ -31,7 +31,7 @@ defmodule Snakepit.MixProject do
       licenses: ["Apache-2.0"],
       links: %{},
       files:
-        ~w(lib native priv/python Cargo.toml Cargo.lock mix.exs README.md CHANGELOG.md LICENSE)
+        ~w(lib native priv/python .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md CHANGELOG.md LICENSE)
     ]
   end
 end

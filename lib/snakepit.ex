@@ -5,7 +5,7 @@ defmodule Snakepit do
 
   ## Where to go from here
 
-    * `cmd/3`, `stream!/2` - run a program to its end
+    * `cmd/3`, `run/3`, `stream!/2` - run a program to its end
     * `Snakepit.Worker` - an OS process as a part of your supervision tree
     * `Snakepit.Pool` - many of the same kind, to be shared
     * `Snakepit.HeartbeatMonitor` - finds those that hang
@@ -22,8 +22,9 @@ defmodule Snakepit do
 
   """
 
-  alias Snakepit.{Config, Error, OneShot, Run, Script}
+  alias Snakepit.{Cmd, Config, Error, OutputStream, Result, Run, Script}
   alias Snakepit.Pool.{ApplicationCleanup, ProcessRegistry}
+  alias Snakepit.Worker.ApplicationStop
 
   @doc """
   This run's id: that of this BEAM, from the start of the application to its stop.
@@ -71,6 +72,27 @@ defmodule Snakepit do
   end
 
   @doc """
+  Asks the processes of all workers of the calling application to end, for its `c:Application.prep_stop/1`:
+
+      @impl true
+      def prep_stop(state), do: Snakepit.prep_stop(state)
+
+  Returns `state` at once. The supervisors of the application, which end one child after the other, then find
+  the workers' processes gone or on their way, and all of them together take one grace period.
+
+  Not needed when the BEAM stops, which workers notice by themselves: only for `Application.stop/1` of your
+  application in a BEAM that goes on, or to have them asked even before children that stop earlier.
+  Workers with `stop_order: :supervisor` are not asked.
+  """
+  @spec prep_stop(state) :: state when state: term()
+  def prep_stop(state) do
+    with {:ok, _name} = application <- :application.get_application(),
+         do: ApplicationStop.tell(application)
+
+    state
+  end
+
+  @doc """
   The workers of this BEAM that have a process: id, `os_pid`, `uptime_ms` and `state`, which is
   `:alive`, or `:dead` for one that is about to be forgotten.
   """
@@ -91,19 +113,24 @@ defmodule Snakepit do
   end
 
   @doc """
-  Runs a program to its end and gives its output and status, like `System.cmd/3`.
+  Runs a program to its end and returns its output and status, like `System.cmd/3`.
 
       iex> Snakepit.cmd("echo", ["hello"])
       {"hello\\n", 0}
       iex> Snakepit.cmd("tr", ["a-z", "A-Z"], input: "loud")
       {"LOUD", 0}
+      iex> Snakepit.cmd("sh", ["-c", "echo begun; sleep 60"], timeout: 100)
+      {"begun\\n", :timeout}
+
+  The second element is the exit status; `:timeout` or `:max_output` if the program was killed because of
+  that limit, with the output until then. A program that a signal has ended has a status of 128 and the
+  number of the signal, as in a shell.
+
+  Raises `Snakepit.Error` if the program cannot be started, or is lost with the guardian; `run/3` returns
+  errors instead.
 
   Nothing is left behind, whatever happens to the caller: neither the program nor anything that it has
-  started. A program that a signal has ended has a status of 128 and the number of the signal, as in a
-  shell.
-
-  Everything else is `{:error, %Snakepit.Error{}}`: a program that cannot be executed, `:timeout`,
-  `:max_output`, `:guardian_down`. The error has the end of the output.
+  started.
 
   ## Options
 
@@ -111,15 +138,32 @@ defmodule Snakepit do
     * `:input` - what the program reads; without it, nothing
     * `:timeout` - how long it may take in milliseconds; then it is killed (`:infinity`)
     * `:max_output` - how many bytes it may write before it is killed
-    * `:stderr_to_stdout` - whether errors are part of the output (`false`: they are thrown away)
+    * `:stderr_to_stdout` - whether errors are part of the output (`false`: only `run/3` returns them)
 
   and those of `Snakepit.Command` that say where, as whom, with which environment and limits, and how it
   is ended; `:stop_timeout` is 2000 here. What a program leaves behind when it ends gets `:stop_signal`,
   and SIGKILL after `:stop_timeout`, or when the `:timeout` is up.
   """
   @spec cmd(String.t(), [String.t()], keyword()) ::
-          {Collectable.t(), non_neg_integer()} | {:error, Error.t()}
-  defdelegate cmd(program, args, opts \\ []), to: OneShot
+          {Collectable.t(), non_neg_integer() | :timeout | :max_output}
+  defdelegate cmd(program, args, opts \\ []), to: Cmd
+
+  @doc """
+  Runs a program to its end, as `cmd/3` does, and returns everything that is known of it.
+
+      iex> {:ok, result} = Snakepit.run("sh", ["-c", "echo out; echo err >&2; exit 3"])
+      iex> {result.status, result.stdout, result.stderr}
+      {3, "out\\n", "err\\n"}
+      iex> {:error, error} = Snakepit.run("no-such-program", [])
+      iex> error.reason
+      :enoent
+
+  A program that ends with another status than 0, or by a signal, is no error here: `Snakepit.Result` says
+  how it ended. `:timeout` and `:max_output` are errors, with the end of the output. Options are those of
+  `cmd/3`; options that it cannot mean raise `ArgumentError`.
+  """
+  @spec run(String.t(), [String.t()], keyword()) :: {:ok, Result.t()} | {:error, Error.t()}
+  defdelegate run(program, args, opts \\ []), to: Cmd
 
   @doc """
   The output of a program as a lazy stream, as it comes. What is not read yet makes the program wait.
@@ -131,11 +175,12 @@ defmodule Snakepit do
   stream, as `Enum.take/2` does, kills it. A program that cannot be started, or ends with another
   status than 0, raises `Snakepit.Error`.
 
-  Options are `:packet` (`:raw`, the default, or `:line`), `:input` and `:stderr_to_stdout` as for
+  Options are `:packet` (`:raw`, the default, or `:line`), `:max_packet`, the longest line in bytes
+  (16 MiB; a longer one raises), `:input` and `:stderr_to_stdout` as for
   `cmd/3`, and those of `Snakepit.Command`.
   """
   @spec stream!([String.t()], keyword()) :: Enumerable.t()
-  defdelegate stream!(argv, opts \\ []), to: OneShot
+  defdelegate stream!(argv, opts \\ []), to: OutputStream, as: :new!
 
   @doc """
   Runs `fun` as a script does its work: starts Snakepit if need be, gives what `fun` gives, and leaves

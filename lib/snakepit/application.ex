@@ -6,7 +6,21 @@ defmodule Snakepit.Application do
   require Logger
 
   alias Snakepit.HeartbeatMonitor.Rounds
-  alias Snakepit.{Auditor, Config, Error, Guardian, Native, Run, RunState, Telemetry}
+
+  alias Snakepit.{
+    Accounts,
+    Auditor,
+    Config,
+    Error,
+    Guardian,
+    Native,
+    Run,
+    RunState,
+    SelfTest,
+    Strays
+  }
+
+  alias Snakepit.Telemetry
   alias Snakepit.Pool.{ApplicationCleanup, PIDLedger, ProcessRegistry}
 
   # Everything below a guardian dies with it, and that is not a reason to take down the host. More
@@ -14,9 +28,16 @@ defmodule Snakepit.Application do
   @max_restarts 20
   @max_seconds 5
 
+  # What says that a file cannot be opened. Where modules are loaded when they are first called, it could not be
+  # loaded then.
+  @words_for_errors [Error, Snakepit.Worker.Tail, :erl_posix_msg]
+
   @impl true
   def start(_type, _args) do
+    Enum.each(@words_for_errors, &Code.ensure_loaded/1)
     config = Config.fetch!()
+    # Order: before anything is made that a refusal would leave behind.
+    SelfTest.run!()
     Config.keep(config)
     run = Run.create!(config)
     RunState.start()
@@ -34,11 +55,13 @@ defmodule Snakepit.Application do
     core = [
       PIDLedger,
       {Guardian, run: run, config: config},
+      %{id: :recorded, start: {PIDLedger, :await_recorded, []}},
       ProcessRegistry,
       ApplicationCleanup,
       # Last: nobody needs them, so nobody is taken along.
       Auditor,
-      Rounds
+      Rounds,
+      Accounts
     ]
 
     children = [
@@ -74,8 +97,8 @@ defmodule Snakepit.Application do
     run = Run.current!()
     ending = RunState.ending()
 
-    # Order: the barrier has looked at the whole process table, and the guardian has ended after it, with
-    # everything below it. There is nobody to find then.
+    # Order: the barrier has seen that nothing is left, and the guardian has ended after it, when the kernel
+    # told it that it has no child. There is nobody to find then.
     unless ending.terminated_by == :clean_shutdown, do: last_look(run)
     duration = System.monotonic_time(:millisecond) - run.begun
     metadata = Map.put(ending, :run_id, run.id)
@@ -93,7 +116,7 @@ defmodule Snakepit.Application do
     with {:ok, [_ | _] = found} <- Native.run_members(run.id) do
       os_pids = Enum.map(found, & &1.os_pid)
       Logger.error("Snakepit found processes after its end and ends them: #{Error.pids(os_pids)}")
-      Native.run_sweep(run.id, 0, 5_000)
+      Native.run_sweep(run.id, Strays.noted(run), 0, 5_000)
     end
   end
 

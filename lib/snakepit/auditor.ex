@@ -6,17 +6,22 @@ defmodule Snakepit.Auditor do
   It mends what it finds: entries whose process is gone are forgotten, reservations that came to
   nothing too, and processes with this run's marks that are not below the guardian, where all of them
   belong, are ended. In normal operation it finds nothing.
+
+  The first thing that it does is to look for processes of earlier runs that have no ledger any more.
   """
 
   use GenServer
 
   require Logger
 
-  alias Snakepit.{Config, Run, Strays, Telemetry}
+  alias Snakepit.{Config, Reaper, Run, Strays, Telemetry}
+  alias Snakepit.Ledger.SignOfLife
   alias Snakepit.Pool.ProcessRegistry
 
   # What the kernel may take to carry out SIGKILL.
   @kill_wait_ms 2_000
+  # How often one BEAM looks for processes of runs without a ledger, however often it starts.
+  @strays_interval_ms 10_000
 
   @type report :: %{
           orphans: non_neg_integer(),
@@ -37,7 +42,11 @@ defmodule Snakepit.Auditor do
   def audit, do: GenServer.call(__MODULE__, :audit, 60_000)
 
   @impl true
-  def init(_opts), do: {:ok, schedule(Config.fetch!())}
+  def init(_opts), do: {:ok, schedule(Config.current()), {:continue, :strays}}
+
+  # Not before the start: it is a pass over the whole process table, for something that hardly ever is there.
+  @impl true
+  def handle_continue(:strays, config), do: {:noreply, end_strays_of_others(config)}
 
   @impl true
   def handle_call(:audit, _from, config), do: {:reply, look(), config}
@@ -48,9 +57,38 @@ defmodule Snakepit.Auditor do
     {:noreply, schedule(config)}
   end
 
+  def handle_info(:strays, config), do: {:noreply, end_strays_of_others(config)}
+
+  # An application that is started again and again would have its BEAM do nothing else.
+  defp end_strays_of_others(config) do
+    run = Run.current!()
+    key = {__MODULE__, run.instance}
+    now = System.monotonic_time(:millisecond)
+
+    case :persistent_term.get(key, nil) do
+      last when last == nil or now - last >= @strays_interval_ms ->
+        :persistent_term.put(key, now)
+        Reaper.end_strays(run, config)
+
+      last ->
+        Process.send_after(self(), :strays, last + @strays_interval_ms, abs: true)
+    end
+
+    config
+  rescue
+    # The process table or the data directory cannot be read now. The next start looks again.
+    error ->
+      Logger.error(
+        "Snakepit cannot look for earlier runs' processes: #{Exception.message(error)}"
+      )
+
+      config
+  end
+
   defp look do
     begun = System.monotonic_time(:millisecond)
     run = Run.current!()
+    SignOfLife.give(run)
     orphans = end_strays(run)
     stale = ProcessRegistry.cleanup_dead_workers() + ProcessRegistry.sweep_reservations()
     duration = System.monotonic_time(:millisecond) - begun

@@ -14,7 +14,7 @@ defmodule Snakepit.Command do
   | `:umask` | file mode creation mask |
   | `:stdio` | `:tail` (default), `:null`, `:inherit`, `{:file, path}`, `{:pipe, token}`, `{:stream, token}` |
   | `:lifeline` | token of a connection that the process gets as its lifeline |
-  | `:user`, `:group`, `:groups` | name or number; a user by name brings its groups along |
+  | `:user`, `:group`, `:groups` | name or number; a user brings its groups along, and a number without an account the group of the same number alone |
   | `:nice` | -20 to 19 |
   | `:rlimits` | such as `[nofile: 1024, core: {0, :infinity}]`: soft, or soft and hard |
   | `:oom_score_adj` | -1000 to 1000 |
@@ -115,7 +115,7 @@ defmodule Snakepit.Command do
   @doc """
   What the guardian is told. `markers` are `{name, value}` pairs that no option can override.
 
-  User and group names are looked up here, which may take a moment. What no kernel would execute because
+  Users and groups are looked up here, which may take a moment; the answers are kept for half a minute. What no kernel would execute because
   it is too long is refused with `:e2big`.
   """
   @spec to_request(t(), [{String.t(), String.t()}]) ::

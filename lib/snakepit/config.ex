@@ -5,8 +5,9 @@ defmodule Snakepit.Config do
 
   | key | default | meaning |
   |---|---|---|
-  | `:data_dir` | `priv/data` of the host application | where runs are recorded; nobody else may write there |
-  | `:instance` | from data directory and user | what keeps this application's processes apart from others' |
+  | `:data_dir` | see below | where runs are recorded; a directory on a local disk |
+  | `:allow_network_data_dir` | `false` | whether that may be on NFS, FUSE and the like, which this host alone uses |
+  | `:instance` | the data directory's own | what keeps this application's processes apart from others' |
   | `:library_mode` | `true` | say nothing on the terminal; `false` for a program that owns it |
   | `:log_level` | `:warning` | the least level of the guardian's lines that reach `Logger` |
   | `:log_output` | `false` | log what workers write, unless their `:output` says otherwise |
@@ -23,10 +24,29 @@ defmodule Snakepit.Config do
   | `:history` | `[keep: 50]` | how many ended runs are remembered |
   | `:output_tail_bytes` | 65536 | how much of each process's last output is kept |
 
+  ## The data directory
+
+  The next start has to find it again, or it does not know what the last one has left behind. It is, in
+  this order:
+
+    1. `config :snakepit, data_dir: path`
+    2. the variable `SNAKEPIT_DATA_DIR`
+    3. `snakepit` in the first directory of `STATE_DIRECTORY`, which systemd sets for a service with
+       `StateDirectory=`
+    4. `$XDG_STATE_HOME/snakepit/<application>`, `$HOME/.local/state/snakepit/<application>`,
+       `/var/tmp/snakepit-<uid>/<application>`, and the same in the temporary directory: the one that was
+       used before, or else the first that can be made
+
+  One that is named is used or refused. Several BEAMs of one user may share it.
+
+  Only this user and root may be able to write there. If others may, as on most volumes of Kubernetes, the
+  directory `snakepit-<uid>` is made in it with mode 0700, and used instead. A run that others can have
+  written to is not read. Do not copy a data directory while it is in use: both would be the same instance.
   """
 
   @schema [
     data_dir: {:path, nil},
+    allow_network_data_dir: {:boolean, false},
     instance: {:name, nil},
     library_mode: {:boolean, true},
     log_level: {{:one_of, [:debug, :info, :warning, :error, :none]}, :warning},
@@ -63,7 +83,7 @@ defmodule Snakepit.Config do
 
   """
   @spec validate!(keyword()) :: map()
-  def validate!(given), do: check(given, @schema, "config :snakepit")
+  def validate!(given), do: check(given, @schema, [])
 
   @doc """
   The configuration that the application was started with. Checking it takes longer than starting a
@@ -79,10 +99,9 @@ defmodule Snakepit.Config do
   @spec fetch!() :: map()
   def fetch!, do: :snakepit |> Application.get_all_env() |> validate!()
 
+  # `where` are keys, the innermost first: a sentence is made of them when there is something to say.
   defp check(given, schema, where) do
-    unless Keyword.keyword?(given) do
-      raise ArgumentError, "#{where}: expected a keyword list, got: #{inspect(given)}"
-    end
+    unless Keyword.keyword?(given), do: mismatch(where, "a keyword list", given)
 
     # Mix puts this one into every application's environment.
     given = Keyword.delete(given, :included_applications)
@@ -95,16 +114,16 @@ defmodule Snakepit.Config do
         known = inspect(Keyword.keys(schema))
 
         raise ArgumentError,
-              "#{where}: unknown key #{inspect(unknown)}, expected one of #{known}"
+              "#{name(where)}: unknown key #{inspect(unknown)}, expected one of #{known}"
     end
 
     Map.new(schema, fn {key, {type, default}} ->
-      {key, value(type, Keyword.get(given, key, default), "#{where}, #{inspect(key)}")}
+      {key, value(type, Keyword.get(given, key, default), [key | where])}
     end)
   end
 
   defp value(type, value, where) when is_list(type), do: check(value, type, where)
-  defp value(:path, nil, _where), do: host_data_dir()
+  defp value(:path, nil, _where), do: nil
   defp value(:path, path, _where) when is_binary(path) and path != "", do: Path.expand(path)
   defp value(:path, other, where), do: mismatch(where, "a path", other)
 
@@ -131,21 +150,10 @@ defmodule Snakepit.Config do
     if value in choices, do: value, else: mismatch(where, "one of #{inspect(choices)}", value)
   end
 
-  # The one application that asked for Snakepit. If there are several, or none, as in a script, it is
-  # the directory that all of them run in.
-  defp host_data_dir do
-    hosts =
-      for {application, _description, _version} <- Application.loaded_applications(),
-          :snakepit in (Application.spec(application, :applications) || []),
-          do: application
-
-    case hosts do
-      [host] -> Application.app_dir(host, "priv/data")
-      _none_or_several -> Path.expand("priv/data")
-    end
-  end
-
   defp mismatch(where, expected, given) do
-    raise ArgumentError, "#{where}: expected #{expected}, got: #{inspect(given)}"
+    raise ArgumentError, "#{name(where)}: expected #{expected}, got: #{inspect(given)}"
   end
+
+  defp name(where),
+    do: Enum.join(["config :snakepit" | where |> Enum.reverse() |> Enum.map(&inspect/1)], ", ")
 end

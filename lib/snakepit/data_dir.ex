@@ -1,56 +1,68 @@
 defmodule Snakepit.DataDir do
   @moduledoc false
 
-  # The directory that holds the runs. What is in it decides what is killed, so nobody else may be
-  # able to write there.
+  # The directory that holds the runs. What is in it decides what is killed, so only what this user alone
+  # can have written there is read: `Snakepit.DataDir.Place` finds a directory of which that is so, and of
+  # the runs in it those of others are left alone.
 
-  import Bitwise
+  require Logger
 
-  alias Snakepit.{Error, Native}
-
-  # Not the group's bit: on many systems everybody's umask leaves it set, for a group of one.
-  @writable_by_all 0o002
+  alias Snakepit.DataDir.{Default, Instance, Place}
+  alias Snakepit.{Error, History, Native}
 
   @doc """
-  Makes it if need be, and checks whose it is. Raises `ArgumentError` that names the key and the path.
+  Chooses the directory, makes it if need be, and checks whose it is. Gives it and its instance, which
+  keeps its processes apart from all others. Raises `ArgumentError` that names the key and the path.
   """
-  @spec prepare!(Path.t()) :: :ok
-  def prepare!(path) do
-    case make(path) do
-      :ok -> check!(path)
-      {:error, reason} -> refuse!(path, "cannot be made: #{:file.format_error(reason)}")
-    end
+  @spec prepare!(map()) :: {Path.t(), String.t()}
+  def prepare!(config) do
+    directory = Place.choose!(config)
+    own = Instance.fetch!(directory)
+    if config.data_dir == nil, do: Default.warn_of_former(directory)
+    {directory, config.instance || own}
   end
 
-  @doc "What keeps this user's runs in this directory apart from all others."
-  @spec instance(Path.t()) :: String.t()
-  def instance(path) do
-    hash = :crypto.hash(:sha256, "#{user()}:#{path}")
-    hash |> binary_part(0, 8) |> Base.encode16(case: :lower)
-  end
+  @typedoc "A run: its id, its directory, and the names of the files in it."
+  @type listed :: {Snakepit.RunID.t(), Path.t(), [binary()]}
 
-  @doc "The directories of runs in it, by run id."
-  @spec runs(Path.t()) :: [{Snakepit.RunID.t(), Path.t()}]
+  @doc "The runs in it."
+  @spec runs(Path.t()) :: [listed()]
   def runs(path) do
-    case Native.directory_list(path) do
-      {:ok, names} -> runs(path, names)
+    case Native.directory_runs(path) do
+      {:ok, {own, _foreign}} -> paths(path, own)
       {:error, _error} -> []
     end
   end
 
-  @doc "The same; raises if it cannot be read, where to have overlooked one would matter."
-  @spec runs!(Path.t()) :: [{Snakepit.RunID.t(), Path.t()}]
+  @doc """
+  The same; raises if it cannot be read, where to have overlooked one would matter. Says so if there are
+  runs that are not to be read.
+  """
+  @spec runs!(Path.t()) :: [listed()]
   def runs!(path) do
-    case Native.directory_list(path) do
-      {:ok, names} -> runs(path, names)
-      {:error, {reason, _os_pid}} -> refuse!(path, "cannot be read: #{why(reason)}")
+    case Native.directory_runs(path) do
+      {:ok, {own, foreign}} ->
+        if foreign != [], do: warn_of_foreign(path, foreign)
+        paths(path, own)
+
+      {:error, {reason, _os_pid}} ->
+        refuse!(path, "cannot be read: #{why(reason)}")
     end
   end
 
-  defp runs(path, names) do
-    for name <- Enum.sort(names),
-        Snakepit.RunID.valid?(name),
-        do: {name, Path.join(path, name)}
+  @doc "Those of them that nobody has closed. Raises as `runs!/1` does."
+  @spec open_runs!(Path.t()) :: [listed()]
+  def open_runs!(path),
+    do: Enum.reject(runs!(path), fn {_id, _directory, files} -> History.closed?(files) end)
+
+  defp paths(path, own),
+    do: for({id, files} <- Enum.sort(own), do: {id, Path.join(path, id), files})
+
+  defp warn_of_foreign(path, foreign) do
+    Logger.warning(
+      "Snakepit: #{length(foreign)} runs in #{path} are not read, because others can have written " <>
+        "there (#{Enum.join(Enum.take(foreign, 5), ", ")}): remove them, or chmod -R go-w if they are yours"
+    )
   end
 
   @doc """
@@ -65,53 +77,20 @@ defmodule Snakepit.DataDir do
   def unreadable!(_operation, _reason, otherwise), do: otherwise
 
   @doc "Raises if something in it could not be written."
-  @spec written!(:ok | {:error, term()}, Path.t()) :: :ok
-  def written!(:ok, _path), do: :ok
+  @spec written!(:ok | {:ok, term()} | {:error, term()}, Path.t()) :: :ok
   def written!({:error, reason}, path), do: refuse!(path, "cannot be written to: #{why(reason)}")
+  def written!(_written, _path), do: :ok
 
-  defp why(%Snakepit.Error{reason: reason}), do: :file.format_error(reason)
-  defp why({:file_error, _file, reason}), do: :file.format_error(reason)
-  defp why(reason) when is_atom(reason), do: :file.format_error(reason)
-  defp why(reason), do: inspect(reason)
+  @doc "A sentence for what a file system or a NIF has answered."
+  @spec why(term()) :: iodata()
+  def why(%Error{reason: reason}), do: :file.format_error(reason)
+  def why({:file_error, _file, reason}), do: :file.format_error(reason)
+  def why(reason) when is_atom(reason), do: :file.format_error(reason)
+  def why(reason), do: inspect(reason)
 
-  @doc false
-  @spec refuse!(Path.t(), String.t()) :: no_return()
-  def refuse!(path, why) do
-    raise ArgumentError, "config :snakepit, :data_dir: #{path} #{why}"
-  end
-
-  # What is made here is this user's alone; what was there is left as it is.
-  defp make(path) do
-    if File.dir?(path) do
-      :ok
-    else
-      with :ok <- File.mkdir_p(path), do: File.chmod(path, 0o700)
-    end
-  end
-
-  defp check!(path) do
-    {:ok, %File.Stat{uid: uid, mode: mode}} = File.stat(path)
-
-    cond do
-      uid != user() ->
-        refuse!(path, "belongs to another user (#{uid}), who could have processes killed")
-
-      (mode &&& @writable_by_all) != 0 ->
-        refuse!(
-          path,
-          "can be written to by everybody, who could have processes killed: chmod o-w"
-        )
-
-      true ->
-        :ok
-    end
-  end
-
-  # The owner of what this process makes, which is what the kernel goes by.
-  defp user do
-    case File.stat("/proc/self") do
-      {:ok, %File.Stat{uid: uid}} -> uid
-      {:error, _no_proc} -> File.stat!(System.user_home!()).uid
-    end
+  @doc "Raises; `source` is who has named the path."
+  @spec refuse!(Path.t(), String.t(), String.t()) :: no_return()
+  def refuse!(path, why, source \\ "config :snakepit, :data_dir") do
+    raise ArgumentError, "#{source}: #{path} #{why}"
   end
 end

@@ -19,13 +19,18 @@ defmodule Snakepit.Error do
     * `:not_ready` - the process runs, but was not ready in time
     * `:timeout` - it took longer than the caller wanted to wait
     * `:max_output` - there was more output than the caller wanted to have
-    * `:worker_down` - the worker ended while it was being used
+    * `:max_packet` - a line or packet was longer than the caller wanted to have
+    * `:worker_down` - there is no such worker, or it ended while it was being used
     * `:shutting_down` - Snakepit is about to stop, and starts nothing any more
+    * `:process_table`, `:pidfd`, `:guardian` - Snakepit cannot keep its promises where it was started, and has not
+      started; `detail` says what to do
+    * `:not_its_table` - `/proc` does not contain the BEAM that reads it, so who is missing there need
+      not be gone
     * `:invalid_run_id`, `:not_an_identity` - the value is damaged or was never one
 
   Where a process could not be started, `step` says what failed on the way: `:fork`, `:stdio`,
-  `:execve`, or the option in question. `output` is the end of what the process wrote, where there is
-  something to be learned from it.
+  `:execve`, `:cap_kill` (the guardian could not end it), or the option in question. `status` or `signal` says how a process ended, and `output` is the
+  end of what it wrote, where there is something to be learned from it.
   """
 
   alias Snakepit.Worker.Tail
@@ -36,16 +41,62 @@ defmodule Snakepit.Error do
           os_pid: integer() | nil,
           os_pids: [pos_integer()],
           step: atom() | nil,
+          status: non_neg_integer() | nil,
+          signal: atom() | pos_integer() | nil,
           detail: String.t() | nil,
           output: binary() | nil
         }
 
-  defexception [:operation, :reason, :os_pid, :step, :detail, :output, os_pids: []]
+  defexception [
+    :operation,
+    :reason,
+    :os_pid,
+    :step,
+    :status,
+    :signal,
+    :detail,
+    :output,
+    os_pids: []
+  ]
 
   @impl true
   def message(%__MODULE__{} = error) do
     subject = if error.os_pid, do: " (OS process #{error.os_pid})", else: ""
-    "#{error.operation} failed#{subject}: #{error.detail || describe(error)}#{output(error)}"
+    "#{error.operation} failed#{subject}: #{cause(error)}"
+  end
+
+  @doc false
+  @spec cause(t()) :: String.t()
+  def cause(%__MODULE__{} = error), do: (error.detail || describe(error)) <> output(error)
+
+  @doc """
+  The error that says why a worker has ended: of the reason with which its process exited.
+
+      iex> Snakepit.Error.from_exit({:exit_status, 3}) |> Exception.message()
+      "worker failed: the program ended with status 3"
+
+  """
+  @spec from_exit(term()) :: t()
+  def from_exit(%__MODULE__{} = error), do: error
+  def from_exit({:shutdown, reason}), do: from_exit(reason)
+
+  def from_exit({:exit_status, status}),
+    do: %__MODULE__{operation: :worker, reason: :exit_status, status: status}
+
+  def from_exit({:exit_signal, signal}),
+    do: %__MODULE__{operation: :worker, reason: :exit_signal, signal: signal}
+
+  def from_exit({:survivors, os_pids}),
+    do: %__MODULE__{operation: :worker, reason: :survivors, os_pids: os_pids}
+
+  def from_exit(:normal), do: %__MODULE__{operation: :worker, reason: :exit_status, status: 0}
+
+  def from_exit(reason) when is_atom(reason),
+    do: %__MODULE__{operation: :worker, reason: reason}
+
+  def from_exit(reason) do
+    detail = Exception.format_exit(reason)
+    %__MODULE__{operation: :worker, reason: :worker_down, detail: detail}
   end
 
   defp output(%{output: output}) when output in [nil, ""], do: ""
@@ -57,16 +108,68 @@ defmodule Snakepit.Error do
   defp describe(%{reason: :refused}),
     do: "init, the BEAM itself and the leaders of its group and session are never signalled"
 
+  defp describe(%{step: :cap_kill}) do
+    "the guardian has no CAP_KILL, so it could not end a process of another user: add CAP_KILL to the " <>
+      "capabilities that CAP_SETUID is in (cap_add, CapabilityBoundingSet=), or leave out :user"
+  end
+
   defp describe(%{reason: :ambiguous}),
     do: "it cannot be told whether this is the process that was meant, so it was left alone"
 
-  defp describe(%{reason: :survived}), do: "killed, but still there"
-  defp describe(%{reason: :survivors, os_pids: os_pids}), do: "still there: #{pids(os_pids)}"
-  defp describe(%{reason: :eperm}), do: "not permitted (eperm)"
+  defp describe(%{reason: :survived}),
+    do:
+      "SIGKILL was sent, but the process is still there, perhaps in an uninterruptible system call"
+
+  defp describe(%{reason: :survivors, os_pids: os_pids}),
+    do: "these processes cannot be ended: #{pids(os_pids)}"
+
   defp describe(%{reason: :esrch}), do: "no such process (esrch)"
   defp describe(%{reason: :not_an_identity}), do: "not an identity that Snakepit made"
-  defp describe(%{step: step, reason: reason}) when step != nil, do: "#{step}: #{reason}"
-  defp describe(%{reason: reason}), do: to_string(reason)
+
+  defp describe(%{reason: :not_its_table}),
+    do: "/proc does not contain the BEAM that reads it: mount this pid namespace's own"
+
+  defp describe(%{reason: :exit_status, status: status}) when status != nil,
+    do: "the program ended with status #{status}"
+
+  defp describe(%{reason: :exit_signal, signal: signal}) when signal != nil,
+    do: "the program was ended by #{signal}"
+
+  defp describe(%{reason: :timeout}), do: "it took longer than its :timeout"
+
+  defp describe(%{reason: :max_output}),
+    do: "the program wrote more than its :max_output, and was killed"
+
+  defp describe(%{reason: :guardian_down}),
+    do: "the guardian was lost, and the process with it; another guardian is being started"
+
+  defp describe(%{reason: :registry_down}),
+    do: "the registry of workers is being started again; try again"
+
+  defp describe(%{reason: :shutting_down}), do: "Snakepit is shutting down and starts nothing"
+  defp describe(%{reason: :worker_down}), do: "there is no such worker"
+  defp describe(%{reason: :heartbeat_timeout}), do: "it gave no heartbeats and was ended"
+  defp describe(%{reason: :shutdown}), do: "it was told to stop"
+
+  defp describe(%{reason: :already_registered}),
+    do: "a worker of this id runs already; choose another :id"
+
+  defp describe(%{step: step, reason: reason}) when step != nil,
+    do: "#{step}: #{posix(reason)}"
+
+  defp describe(%{reason: reason}), do: posix(reason)
+
+  @doc false
+  @spec posix(atom()) :: String.t()
+  # Erlang's words for it are those of the first Unix.
+  def posix(:eperm), do: "operation not permitted (eperm)"
+
+  def posix(reason) do
+    case :file.format_error(reason) do
+      ~c"unknown POSIX error" ++ _ -> to_string(reason)
+      text -> "#{text} (#{reason})"
+    end
+  end
 
   # For people. Small pids are also characters, and `inspect/1` would show the text.
   @doc false

@@ -25,7 +25,8 @@ defmodule Snakepit.Guardian do
   The process that calls `spawn/2` owns the child. When the child ends, it gets
 
     * `{Snakepit.Guardian, id, {:exited, exit, tail}}` at once, with a map of status, signal and
-      resource usage, and the end of the output
+      resource usage, and the end of the output; `asked: true` is in the map if `stop_all/1` was called
+      before
     * `{Snakepit.Guardian, id, {:tree_gone, killed}}` when nothing that the child started is left
     * `{Snakepit.Guardian, id, {:survivors, os_pids}}` instead, when what is left cannot be ended. If the
       child itself is among them, there was no `:exited` before
@@ -89,6 +90,12 @@ defmodule Snakepit.Guardian do
     check_stop!(opts)
     call({:stop, id, opts[:signal], opts[:timeout_ms]}, :stop, opts[:timeout_ms])
   end
+
+  # As `stop/2`, without waiting: the owner hears of the end.
+  @doc false
+  @spec begin_stop(child(), Native.signal(), non_neg_integer()) :: :ok
+  def begin_stop(%{id: id}, signal, timeout_ms),
+    do: GenServer.cast(__MODULE__, {:stop, id, signal, timeout_ms})
 
   @doc "Sends a signal to the `:process`, its `:group` or its whole `:tree`."
   @spec signal(child(), Native.signal(), :process | :group | :tree) :: :ok | {:error, Error.t()}

@@ -5,77 +5,78 @@ defmodule Snakepit.History do
   # it lived from go away once that is written, so a run is closed or not, and never half.
 
   alias Snakepit.{DataDir, Native, Seal}
-  alias Snakepit.Ledger.{Journal, Table}
+  alias Snakepit.Ledger.{SignOfLife, Table}
 
   @file_name "history"
-  # What stays of a closed run.
-  @kept ["lock", @file_name, "guardian.log"]
+  # What a closed run has no more use for. Whoever was killed while it exchanged one of them for a new one has
+  # left that too.
+  @removed ["journal", "journal.old", "journal.new", "door", Path.basename(Table.path("."))] ++
+             ["adopted", "adopted.new", "obituary", "obituary.new", SignOfLife.file_name()]
+  # Many times what a run's record takes.
+  @max_bytes 1024 * 1024
 
-  @doc """
-  Whether a run's directory is history. Raises if that cannot be told now: it must not be closed twice.
-  """
-  @spec closed?(Path.t()) :: boolean()
-  def closed?(directory) do
-    case File.lstat(Path.join(directory, @file_name)) do
-      {:ok, _stat} -> true
-      {:error, reason} -> DataDir.unreadable!(:reap, reason, false)
-    end
-  end
+  @doc "Whether a run is history, by the names of its files."
+  @spec closed?([binary()]) :: boolean()
+  def closed?(files), do: @file_name in files
 
   @doc """
   Closes a run: how it ended, and what was found of it. `record` is `nil` for a run that nobody knows
-  anything of.
+  anything of. With `keep`, all but so many of the newest are removed then.
   """
-  @spec close(Path.t(), map() | nil, atom(), map()) :: :ok | {:error, File.posix()}
-  def close(directory, record, terminated_by, counts) do
+  @spec close(Path.t(), map() | nil, atom(), map(), non_neg_integer() | :all) ::
+          :ok | {:error, File.posix()}
+  def close(directory, record, terminated_by, counts, keep \\ :all) do
+    data_dir = Path.dirname(directory)
+    earlier = list(data_dir)
+
     closed =
       (record || %{})
-      |> Map.drop([:beam])
+      |> Map.drop([:beam, :place])
       |> Map.merge(counts)
       |> Map.merge(%{
         run_id: Path.basename(directory),
         terminated_by: terminated_by,
         ended_at: System.os_time(:millisecond),
-        sequence: next_sequence(Path.dirname(directory))
+        sequence: next_sequence(earlier)
       })
 
-    with :ok <- write(directory, Seal.seal(closed)), do: tidy(directory)
-  end
-
-  @doc """
-  Removes what a closed run has no more use for, if it was closed by somebody who had no time to. There
-  are dozens of them at each start, so they are looked at first.
-  """
-  @spec tidy_rest(Path.t()) :: :ok
-  def tidy_rest(directory) do
-    case Native.directory_list(directory) do
-      {:ok, names} -> if names -- @kept != [], do: tidy(directory), else: :ok
-      # Another was quicker to remove it, or the next start has more luck.
-      {:error, _reason} -> :ok
+    with :ok <- write(directory, Seal.seal(closed)) do
+      with {:ok, files} <- Native.directory_list(directory), do: tidy(directory, files)
+      drop([closed | earlier], data_dir, keep)
     end
   end
 
-  @doc "Removes what a closed run has no more use for."
-  @spec tidy(Path.t()) :: :ok
-  def tidy(directory) do
-    Journal.remove(directory)
-
-    # The door is the guardian's socket, which it had no time to remove.
-    # A guardian that was killed while it exchanged its notes has left the new ones too.
-    table = Path.basename(Table.path(directory))
-
-    for name <- [table, "adopted", "adopted.new", "obituary", "door"],
-        do: File.rm(Path.join(directory, name))
-
+  @doc "Removes of a closed run's files those that it has no more use for."
+  @spec tidy(Path.t(), [binary()]) :: :ok
+  def tidy(directory, files) do
+    for name <- @removed, name in files, do: remove_file(Path.join(directory, name), name)
     :ok
   end
+
+  # The guardian's socket, which it had no time to remove; or a link to it, where this path is too long for
+  # a socket, and a directory was made for it.
+  defp remove_file(path, "door") do
+    with {:ok, socket} <- File.read_link(path) do
+      File.rm(socket)
+      File.rmdir(Path.dirname(socket))
+    end
+
+    File.rm(path)
+  end
+
+  # By this process itself, and not by the one that serves all others.
+  defp remove_file(path, _name), do: :file.delete(path, [:raw])
 
   @doc "All closed runs of a data directory, newest first. Files that are damaged are left out."
   @spec list(Path.t()) :: [map()]
   def list(data_dir) do
+    paths =
+      for {_id, directory, files} <- DataDir.runs(data_dir),
+          closed?(files),
+          do: Path.join(directory, @file_name)
+
     runs =
-      for {_id, directory} <- DataDir.runs(data_dir),
-          {:ok, sealed} <- [File.read(Path.join(directory, @file_name))],
+      for sealed <- Native.files_read(paths, @max_bytes),
           {:ok, %{sequence: _, run_id: _} = run} <- [Seal.open(sealed)],
           do: run
 
@@ -84,10 +85,12 @@ defmodule Snakepit.History do
 
   @doc "Removes all but the newest."
   @spec prune(Path.t(), non_neg_integer()) :: :ok
-  def prune(data_dir, keep) do
-    for %{run_id: run_id} <- data_dir |> list() |> Enum.drop(keep),
-        do: remove(Path.join(data_dir, run_id))
+  def prune(data_dir, keep), do: data_dir |> list() |> drop(data_dir, keep)
 
+  defp drop(_runs, _data_dir, :all), do: :ok
+
+  defp drop(runs, data_dir, keep) do
+    for %{run_id: run_id} <- Enum.drop(runs, keep), do: remove(Path.join(data_dir, run_id))
     :ok
   end
 
@@ -100,24 +103,20 @@ defmodule Snakepit.History do
   end
 
   # Counted, because a clock can be set back. Two that are closed at one moment may share a number.
-  defp next_sequence(data_dir) do
-    case list(data_dir) do
-      [%{sequence: sequence} | _] -> sequence + 1
-      [] -> 1
-    end
-  end
+  defp next_sequence([%{sequence: sequence} | _]), do: sequence + 1
+  defp next_sequence([]), do: 1
 
   # Whole or not at all.
   defp write(directory, bytes) do
     temporary = Path.join(directory, "history.new")
 
     with :ok <- write_synced(temporary, bytes),
-         do: File.rename(temporary, Path.join(directory, @file_name))
+         do: :file.rename(temporary, Path.join(directory, @file_name))
   end
 
   defp write_synced(path, bytes) do
     with {:ok, file} <- :file.open(path, [:write, :raw, :binary]) do
-      written = with :ok <- :file.write(file, bytes), do: :file.sync(file)
+      written = with :ok <- :file.write(file, bytes), do: :file.datasync(file)
       with :ok <- :file.close(file), do: written
     end
   end

@@ -3,37 +3,89 @@ defmodule Snakepit.LegacyLedger do
 
   # Ledgers of the earlier Snakepit: `process_registry_<node>.dets`, workers by id, with a pid and no
   # identity. Read once and set aside. A pid alone says nothing, so a process is ended only if its
-  # command line carries the run id of the entry, and the BEAM that wrote the entry is gone.
+  # command line carries the run id of the entry, and the BEAM that wrote the entry is gone. Only files of
+  # this user that nobody else may write to are read.
 
   require Logger
 
-  alias Snakepit.{OSProcess, ProcessKiller, RunID}
+  alias Snakepit.{DataDir, Native, OSProcess, ProcessKiller, RunID}
   alias Snakepit.Ledger.{Salvage, Table}
 
   @pattern "process_registry_*.dets"
+  # A thousand times what some hundred workers take.
+  @max_bytes 64 * 1024 * 1024
+
+  # What the keys of an entry are. They have to be known before it is decoded.
+  @keys [:process_pid, :beam_run_id, :run_id, :beam_os_pid] ++
+          [:status, :active, :reserved, :reserved_at, :elixir_pid, :fingerprint, :registered_at] ++
+          [:pgid, :process_group?, :last_seen, :terminated_at, true, false, nil]
+
+  # How Erlang pids begin in the external term format: their own tag and that of their node, an atom.
+  @pids for pid <- [?X, ?g], atom <- [?w, ?s, ?v, ?d], do: <<pid, atom>>
+  @max_nodes 16
 
   @doc "Ends what the ledgers in a directory speak of, and sets them aside."
   @spec retire(Path.t()) :: :ok
   def retire(data_dir) do
     for path <- Path.wildcard(Path.join(data_dir, @pattern)) do
-      ended = path |> entries() |> Enum.filter(&orphan?/1) |> Enum.map(&stop/1)
-      aside = Table.set_aside(path, "retired")
-      Logger.info("Snakepit: #{length(ended)} processes of #{path} ended; set aside as #{aside}")
+      case Native.file_read(path, @max_bytes) do
+        {:ok, bytes} -> retire(path, bytes)
+        {:error, {reason, _os_pid}} -> refuse(path, reason)
+      end
     end
 
     :ok
   end
 
-  defp entries(path) do
-    # Its entries hold pids, and those the names of nodes, which are atoms: a bounded number, once.
-    case Salvage.read(path, []) do
+  defp retire(path, bytes) do
+    ended = bytes |> entries() |> Enum.filter(&orphan?/1) |> Enum.map(&stop/1)
+    aside = Table.set_aside(path, "retired")
+    Logger.info("Snakepit: #{length(ended)} processes of #{path} ended; set aside as #{aside}")
+  end
+
+  # What may be readable the next time stays.
+  defp refuse(path, reason) do
+    why = DataDir.unreadable!(:reap, reason, explain(reason))
+    aside = Table.set_aside(path, "refused")
+    Logger.warning("Snakepit: #{path} was not read, because #{why}; set aside as #{aside}")
+  end
+
+  defp explain(:eperm), do: "it is another user's, or others may write to it"
+  defp explain(:efbig), do: "it is longer than #{@max_bytes} bytes"
+  defp explain(reason), do: DataDir.why(reason)
+
+  defp entries(bytes) do
+    # Order: the atoms first, a bounded number of them. What has others is not decoded.
+    learn(bytes)
+
+    case Salvage.parse(bytes) do
       {:ok, found} -> Enum.flat_map(found.objects ++ found.leftovers, &entry/1)
       {:error, _no_table} -> []
     end
   end
 
+  # Entries hold pids, whose nodes are no atoms yet if they had other names than this one.
+  defp learn(bytes) do
+    bytes
+    |> :binary.matches(@pids)
+    |> Stream.map(fn {at, 2} -> node_at(binary_part(bytes, at + 1, byte_size(bytes) - at - 1)) end)
+    |> Stream.filter(&(&1 != nil and &1 =~ ~r/\A[[:alnum:]_.-]+@[[:alnum:]_.:-]+\z/))
+    |> Stream.uniq()
+    |> Stream.take(@max_nodes)
+    |> Enum.each(&String.to_atom/1)
+  end
+
+  defp node_at(<<tag, size, name::binary-size(size), _rest::binary>>) when tag in [?w, ?s],
+    do: name
+
+  defp node_at(<<tag, size::16, name::binary-size(size), _rest::binary>>) when tag in [?v, ?d],
+    do: name
+
+  defp node_at(_other), do: nil
+
   # `{worker_id, map}`, or a tuple of worker id, owner, pid, fingerprint, run id and time.
   defp entry({_worker_id, %{} = fields}) do
+    fields = Map.take(fields, @keys)
     process(fields[:process_pid], fields[:beam_run_id] || fields[:run_id], fields[:beam_os_pid])
   end
 

@@ -43,6 +43,20 @@ defmodule Snakepit.Native do
           {:ok, [{String.t(), String.t()}]} | error()
   def marker_environment(_run_id, _worker_id, _instance), do: unloaded()
 
+  # Reads a few files of `/proc`, one of which is as long as there are mounts. `table` is `:own`,
+  # `{:foreign, os_pid_there}` or `{:absent, posix}`.
+  @spec self_test() :: %{
+          os_pid: pos_integer(),
+          table: :own | {:foreign, integer()} | {:absent, atom()},
+          pidfd: {call :: String.t(), atom()} | nil,
+          handles: boolean(),
+          lock_limit: non_neg_integer() | nil,
+          hides: boolean(),
+          boot: boolean(),
+          filtered: boolean()
+        }
+  def self_test, do: unloaded()
+
   @spec signal_valid(term()) :: boolean()
   def signal_valid(_signal), do: unloaded()
 
@@ -99,12 +113,25 @@ defmodule Snakepit.Native do
           | error()
   def run_stop(_run_id, _any_user, _grace_ms, _kill_wait_ms), do: unloaded()
 
-  # Waits. As `run_stop/4` for all users, but arguments do not count: nobody named this run.
-  @spec run_sweep(binary(), non_neg_integer(), non_neg_integer()) ::
+  # Waits. As `run_stop/4` for all users, but arguments do not count: nobody named this run. And
+  # those that it has noted, also where the process table hides them.
+  @spec run_sweep(binary(), [identity()], non_neg_integer(), non_neg_integer()) ::
           {:ok,
            %{stopped: integer(), killed: integer(), survivors: [{pos_integer(), identity()}]}}
           | error()
-  def run_sweep(_run_id, _grace_ms, _kill_wait_ms), do: unloaded()
+  def run_sweep(_run_id, _noted, _grace_ms, _kill_wait_ms), do: unloaded()
+
+  # Waits, at most 10 ms.
+  @spec guardian_find(identity(), binary()) ::
+          {:ok, {pos_integer(), identity()} | nil} | error()
+  def guardian_find(_identity, _run_id), do: unloaded()
+
+  # Everyone is refused who wants to signal it or its group, until it is not protected any more.
+  @spec guardian_protect(integer(), boolean()) :: {:ok, {}} | error()
+  def guardian_protect(_os_pid, _protected), do: unloaded()
+
+  @spec guardian_environment() :: [{String.t(), String.t()}]
+  def guardian_environment, do: unloaded()
 
   @spec record_seal(map()) :: %{version: pos_integer(), checksum: non_neg_integer()}
   def record_seal(_record), do: unloaded()
@@ -112,7 +139,8 @@ defmodule Snakepit.Native do
   @spec record_check(term()) :: {:ok, map()} | {:error, :malformed | :version | :checksum}
   def record_check(_sealed), do: unloaded()
 
-  @spec identity_scope(identity()) :: {:ok, :here | :other_boot | :other_namespace} | error()
+  @spec identity_scope(identity()) ::
+          {:ok, :here | :other_boot | :other_namespace | :elsewhere | :unknown} | error()
   def identity_scope(_identity), do: unloaded()
 
   # A lock is held until it is released, no term refers to it, or the BEAM is gone. `nil`: someone
@@ -126,15 +154,26 @@ defmodule Snakepit.Native do
   @spec journal_open(Path.t(), pos_integer()) :: {:ok, reference()} | error()
   def journal_open(_path, _max_bytes), do: unloaded()
 
-  @spec journal_append(reference(), binary()) :: {:ok, {}} | error()
-  def journal_append(_journal, _entry), do: unloaded()
+  # Waits for nobody. `:appended` where that needs no disk; otherwise `{tag, {:ok, {}} | error()}` is sent,
+  # after `journal_write/1` if it says `:write`.
+  @spec journal_append(reference(), binary(), tag :: term()) ::
+          {:ok, :appended | :write | :waits} | error()
+  def journal_append(_journal, _entry, _tag), do: unloaded()
+
+  # Waits for nobody. An entry that the next write takes along; `false` if the last one failed.
+  @spec journal_note(reference(), binary()) :: boolean()
+  def journal_note(_journal, _entry), do: unloaded()
+
+  # Waits for the disk, if nobody else does so for this journal.
+  @spec journal_write(reference()) :: :ok
+  def journal_write(_journal), do: unloaded()
 
   # Waits for the disk.
   @spec journal_sync(reference()) :: {:ok, {}} | error()
   def journal_sync(_journal), do: unloaded()
 
-  @spec journal_length(reference()) :: non_neg_integer()
-  def journal_length(_journal), do: unloaded()
+  @spec journal_empty(reference()) :: boolean()
+  def journal_empty(_journal), do: unloaded()
 
   @spec journal_rotate(reference(), Path.t()) :: {:ok, {}} | error()
   def journal_rotate(_journal, _aside), do: unloaded()
@@ -148,6 +187,47 @@ defmodule Snakepit.Native do
 
   @spec directory_list(Path.t()) :: {:ok, [binary()]} | error()
   def directory_list(_path), do: unloaded()
+
+  # Everything about directories and files waits for the disk. What is made is this user's alone.
+  @spec directory_make(Path.t()) :: {:ok, {}} | error()
+  def directory_make(_path), do: unloaded()
+
+  # `:eexist` if there is something of that name.
+  @spec directory_claim(Path.t()) :: {:ok, {}} | error()
+  def directory_claim(_path), do: unloaded()
+
+  # Through a link only if it `follows`.
+  @spec directory_look(Path.t(), boolean()) ::
+          {:ok,
+           %{
+             owner: non_neg_integer(),
+             user: non_neg_integer(),
+             shared: boolean(),
+             remote: String.t() | nil
+           }}
+          | error()
+  def directory_look(_path, _follows), do: unloaded()
+
+  # To others than its user.
+  @spec path_close(Path.t()) :: {:ok, {}} | error()
+  def path_close(_path), do: unloaded()
+
+  # With the names of the files in each.
+  @spec directory_runs(Path.t()) ::
+          {:ok, {own :: [{String.t(), [binary()]}], foreign :: [String.t()]}} | error()
+  def directory_runs(_path), do: unloaded()
+
+  # `:eperm` if it is another's or others may write to it, `:efbig` if it is longer.
+  @spec file_read(Path.t(), pos_integer()) :: {:ok, binary()} | error()
+  def file_read(_path, _max_bytes), do: unloaded()
+
+  # Many at once; `nil` for those that cannot be read.
+  @spec files_read([Path.t()], pos_integer()) :: [binary() | nil]
+  def files_read(_paths, _max_bytes), do: unloaded()
+
+  # Whole, and synced; one that is there stays as it is.
+  @spec file_create(Path.t(), binary()) :: {:ok, {}} | error()
+  def file_create(_path, _content), do: unloaded()
 
   @spec adopted_read(Path.t()) :: {:ok, [{pos_integer(), identity()}]} | error()
   def adopted_read(_directory), do: unloaded()
@@ -177,6 +257,11 @@ defmodule Snakepit.Native do
   # May ask the network.
   @spec user_lookup(String.t()) :: {:ok, {integer(), integer(), [integer()]}} | error()
   def user_lookup(_name), do: unloaded()
+
+  # May ask the network. `nil` for the user that this BEAM is and must stay.
+  @spec user_lookup_number(non_neg_integer()) ::
+          {:ok, {integer(), integer(), [integer()]} | nil} | error()
+  def user_lookup_number(_uid), do: unloaded()
 
   # May ask the network.
   @spec group_lookup(String.t()) :: {:ok, integer()} | error()

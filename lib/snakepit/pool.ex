@@ -42,8 +42,8 @@ defmodule Snakepit.Pool do
   wait too long get the last of them.
   """
 
-  alias Snakepit.{Error, Worker}
-  alias Snakepit.Pool.{Server, Slot}
+  alias Snakepit.{Error, Telemetry, Worker}
+  alias Snakepit.Pool.Server
 
   @type pool :: GenServer.server()
 
@@ -75,27 +75,26 @@ defmodule Snakepit.Pool do
   end
 
   @doc """
-  Calls `fun` with a worker that nobody else has meanwhile: `{:ok, result}`.
+  Calls `fun` with a worker that nobody else has meanwhile, and returns what `fun` returns.
 
-  `{:error, %Snakepit.Error{}}` if there was none within `:timeout` (5000; `:infinity` is possible), or
-  if the worker ended and `fun` failed because of it. What `fun` raises, throws or exits with otherwise
-  goes to the caller.
+  Returns `{:error, %Snakepit.Error{}}` if there is no such pool, if no worker was free within `:timeout`
+  (5000; `:infinity` is possible), or if the worker ended and `fun` failed because of it. What `fun`
+  raises, throws or exits with otherwise goes to the caller.
   """
-  @spec with_worker(pool(), (pid() -> result), keyword()) :: {:ok, result} | {:error, Error.t()}
+  @spec with_worker(pool(), (pid() -> result), keyword()) :: result | {:error, Error.t()}
         when result: term()
   def with_worker(pool, fun, opts \\ []) when is_function(fun, 1) do
     timeout = check_timeout!(Keyword.validate!(opts, timeout: @default_timeout)[:timeout])
 
-    with {:ok, worker, lease} <- GenServer.call(pool, {:checkout, timeout}, :infinity) do
+    with {:ok, worker, lease} <- traced_checkout(pool, timeout) do
       monitor = Process.monitor(worker)
 
       try do
-        {:ok, fun.(worker)}
+        fun.(worker)
       catch
         kind, reason ->
-          if Process.alive?(worker),
-            do: :erlang.raise(kind, reason, __STACKTRACE__),
-            else: {:error, lost(worker, monitor)}
+          stacktrace = __STACKTRACE__
+          with :alive <- lost(worker, monitor), do: :erlang.raise(kind, reason, stacktrace)
       after
         Process.demonitor(monitor, [:flush])
         GenServer.cast(pool, {:checkin, lease})
@@ -103,11 +102,32 @@ defmodule Snakepit.Pool do
     end
   end
 
+  defp traced_checkout(pool, timeout) do
+    Telemetry.span([:snakepit, :checkout], %{pool: pool}, fn ->
+      case checkout(pool, timeout) do
+        {:ok, worker, _lease} = answer -> {answer, %{worker: worker}}
+        {:error, error} = answer -> {answer, %{error: error}}
+      end
+    end)
+  end
+
+  defp checkout(pool, timeout) do
+    GenServer.call(pool, {:checkout, timeout}, :infinity)
+  catch
+    :exit, {reason, _call} ->
+      detail = "the pool #{inspect(pool)} is not there: #{Exception.format_exit(reason)}"
+      {:error, %Error{operation: :with_worker, reason: :pool_down, detail: detail}}
+  end
+
+  # A worker of another node cannot be asked whether it lives; its monitor has told if it does not.
   defp lost(worker, monitor) do
     receive do
       {:DOWN, ^monitor, :process, ^worker, reason} ->
-        detail = "the worker ended while it was used: #{Slot.describe(reason)}"
-        %Error{operation: :with_worker, reason: :worker_down, detail: detail}
+        error = Error.from_exit(reason)
+        detail = "the worker ended while it was used: #{Error.cause(error)}"
+        {:error, %Error{operation: :with_worker, reason: :worker_down, detail: detail}}
+    after
+      if(node(worker) == node() and not Process.alive?(worker), do: :infinity, else: 0) -> :alive
     end
   end
 
@@ -121,7 +141,7 @@ defmodule Snakepit.Pool do
   @doc """
   How the pool is: `:size`, how many workers are `:idle`, `:busy`, `:starting`, `:stopping` or
   `:waiting` to be started again, how many callers are `:queued`, the `:workers` with the
-  `:last_error` of each, and the `:last_error` of all.
+  `:last_error` of each, and the `:last_error` of all: a `Snakepit.Error` or `nil`.
   """
   @spec info(pool()) :: map()
   def info(pool), do: GenServer.call(pool, :info, :infinity)

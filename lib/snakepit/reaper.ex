@@ -3,39 +3,67 @@ defmodule Snakepit.Reaper do
 
   # Ends what earlier runs have left behind, before anything new may start.
   #
-  # A run is dead exactly when its lock can be taken, and whoever has taken it is the only one who
-  # reaps it. All dead runs are reaped by one look at the process table and in one grace period. A
-  # ledger's word is a hint: the kernel says whether a process is the one that was noted.
+  # A run is dead when its lock can be taken and nothing speaks against it, and whoever has taken it is
+  # the only one who reaps it. All dead runs are reaped by one look at the process table and in one grace
+  # period. A ledger's word is a hint: the kernel says whether a process is the one that was noted. Runs
+  # of another place are left for a start in that place.
+  #
+  # Mostly there are none. Then only what has lost its ledger could be found, by its markers, and that is no
+  # reason to keep a start waiting for a pass over the process table: `Snakepit.Auditor` looks for it.
 
   require Logger
 
   alias Snakepit.{DataDir, Error, History, LegacyLedger, Native, Run, Telemetry}
-  alias Snakepit.Ledger.DeadRun
+  alias Snakepit.Ledger.{DeadRun, SignOfLife}
 
   # What a guardian may take on top of its grace period to kill and to write its obituary.
   @guardian_slack_ms 3_000
   # What the kernel may take to carry out SIGKILL.
   @kill_wait_ms 5_000
+  # Runs of other places: for how long one is kept of which nothing is heard, how many at most, and after
+  # how long one beyond them counts as dead where its lock does not tell.
+  @forgotten_s 7 * 86_400
+  @most_elsewhere 100
+  @silent_s 86_400
 
   @doc "Reaps all dead runs of the data directory of `run`."
   @spec reap(Run.t(), map()) :: :ok
   def reap(run, config) do
     begun = now()
     LegacyLedger.retire(run.data_dir)
-    {dead, spared} = take(run)
-    {elsewhere, here} = Enum.split_with(dead, &(DeadRun.whereabouts(&1) != :here))
-    await_guardians(here, config)
-    reap_here(here, spared, run, config, begun)
-    Enum.each(elsewhere, &close_elsewhere(&1, begun))
-    History.prune(run.data_dir, config.history.keep)
+    others = for {id, _, _} = listed <- DataDir.runs!(run.data_dir), id != run.id, do: listed
+    {dead, spared} = take(others, run)
+    places = Enum.group_by(dead, & &1.place)
+    # A directory without a single run is new, or has lost what was recorded there.
+    if others == [], do: end_strays(run, config)
+
+    with [_ | _] = here <- Map.get(places, :here, []) do
+      stuck = await_guardians(here, config)
+      reap_here(here, stuck, spared, run, config, begun)
+    end
+
+    for one <- Map.get(places, :other_boot, []), do: close_unseen(one, :reboot, begun)
+    leave_elsewhere(places, run, begun)
+    if dead != [], do: History.prune(run.data_dir, config.history.keep)
+    :ok
+  end
+
+  @doc "Ends processes of this instance whose run has no ledger any more, and whose BEAM is gone."
+  @spec end_strays(Run.t(), map()) :: :ok
+  def end_strays(run, config) do
+    begun = now()
+    open = for {id, _directory, _files} <- DataDir.open_runs!(run.data_dir), do: id
+
+    case run_reap([], Enum.uniq([run.id | open]), run, config) do
+      {:ok, %{strays: strays}} -> report_strays(strays, begun)
+      {:error, error} -> raise Error.from_native(:reap, error)
+    end
   end
 
   # Those whose lock could be taken, and the ids of those that are someone else's business.
-  defp take(run) do
-    others = for {id, directory} <- DataDir.runs!(run.data_dir), id != run.id, do: {id, directory}
-
-    Enum.reduce(others, {[], [run.id]}, fn {id, directory}, {dead, spared} ->
-      case take_one(id, directory, run.instance) do
+  defp take(others, run) do
+    Enum.reduce(others, {[], [run.id]}, fn {id, directory, files}, {dead, spared} ->
+      case take_one(id, directory, files, run.instance) do
         %DeadRun{} = found -> {[found | dead], spared}
         :closed -> {dead, spared}
         :spared -> {dead, [id | spared]}
@@ -43,10 +71,11 @@ defmodule Snakepit.Reaper do
     end)
   end
 
-  defp take_one(id, directory, instance) do
+  defp take_one(id, directory, files, instance) do
     cond do
-      History.closed?(directory) ->
-        History.tidy_rest(directory)
+      History.closed?(files) ->
+        # By somebody who may have had no time to.
+        History.tidy(directory, files)
         :closed
 
       # The run that this very BEAM descends from: to end that would be to end ourselves.
@@ -65,11 +94,12 @@ defmodule Snakepit.Reaper do
 
       {:ok, lock} ->
         # Whoever had the lock a moment ago may have closed it.
-        if History.closed?(directory) do
+        if closed_meanwhile?(directory) do
           Native.lock_release(lock)
           :closed
         else
-          id |> DeadRun.read(directory, lock) |> unless_spared(instance)
+          dead = DeadRun.read(id, directory, lock)
+          unless_spared(%{dead | place: DeadRun.whereabouts(dead)}, instance)
         end
 
       # Removed meanwhile, or not ours to open.
@@ -78,10 +108,18 @@ defmodule Snakepit.Reaper do
     end
   end
 
+  # Raises if that cannot be told now: it must not be closed twice.
+  defp closed_meanwhile?(directory) do
+    case Native.directory_list(directory) do
+      {:ok, files} -> History.closed?(files)
+      {:error, {reason, _os_pid}} -> DataDir.unreadable!(:reap, reason, false)
+    end
+  end
+
   defp unless_spared(dead, instance) do
     cond do
       # Somebody removed its lock under it.
-      DeadRun.whereabouts(dead) == :running ->
+      dead.place == :running ->
         Logger.error("Snakepit: run #{dead.id} has lost its lock and is alive; it is left alone")
         spare(dead)
 
@@ -100,25 +138,45 @@ defmodule Snakepit.Reaper do
   end
 
   # A guardian that is still at it knows more than any ledger, and gives its workers the time that
-  # they were promised. One that does not finish is ended.
+  # they were promised. One that does not finish is ended. Gives the ids of runs whose guardian is there
+  # all the same.
   defp await_guardians(dead, config) do
-    guardians = for %{guardian: guardian} when guardian != nil <- dead, do: guardian
+    guardians = for one <- dead, guardian = DeadRun.living_guardian(one), do: {guardian, one.id}
     graces = for one <- dead, do: one.grace
     patience = Enum.max([config.watchdog.grace_period_ms | graces]) + @guardian_slack_ms
 
-    with {:ok, [_ | _] = left} <- Native.process_await(guardians, patience) do
-      identities = for {_os_pid, identity} <- left, do: identity
-      Native.process_stop(identities, :sigkill, 0, @kill_wait_ms)
+    left = await(for({guardian, _id} <- guardians, do: guardian), patience)
+    identities = for {_os_pid, identity} <- left, do: identity
+    outcomes = kill(identities)
+
+    for {identity, outcome} <- Enum.zip(identities, outcomes),
+        outcome not in [:killed, :stopped, :gone],
+        {^identity, id} <- guardians,
+        do: id
+  end
+
+  defp kill(identities) do
+    case Native.process_stop(identities, :sigkill, 0, @kill_wait_ms) do
+      {:ok, outcomes} -> outcomes
+      {:error, error} -> raise Error.from_native(:reap, error)
     end
   end
 
-  defp reap_here(dead, spared, run, config, begun) do
-    runs = for one <- dead, do: %{run_id: one.id, identities: DeadRun.identities(one)}
-    grace = config.graceful_shutdown_timeout_ms
+  defp await(identities, patience) do
+    case Native.process_await(identities, patience) do
+      {:ok, left} -> left
+      {:error, error} -> raise Error.from_native(:reap, error)
+    end
+  end
 
-    case Native.run_reap(runs, run.instance, spared, grace, config.force_kill_timeout_ms) do
+  defp reap_here(dead, stuck, spared, run, config, begun) do
+    runs = for one <- dead, do: %{run_id: one.id, identities: DeadRun.identities(one)}
+
+    case run_reap(runs, spared, run, config) do
       {:ok, %{runs: reaped, strays: strays}} ->
-        for {one, counts} <- Enum.zip(dead, reaped), do: close(one, counts, begun)
+        for {one, counts} <- Enum.zip(dead, reaped),
+            do: close(one, Map.put(counts, :stuck, one.id in stuck), begun)
+
         report_strays(strays, begun)
 
       # Nothing is closed: the next start tries again.
@@ -128,7 +186,12 @@ defmodule Snakepit.Reaper do
     end
   end
 
-  defp close(dead, %{survivors: []} = counts, begun) do
+  defp run_reap(runs, spared, run, config) do
+    %{graceful_shutdown_timeout_ms: grace_ms, force_kill_timeout_ms: kill_wait_ms} = config
+    Native.run_reap(runs, run.instance, spared, grace_ms, kill_wait_ms)
+  end
+
+  defp close(dead, %{survivors: [], doubtful: [], stuck: false} = counts, begun) do
     obituary = Native.obituary_read(dead.directory)
 
     if DeadRun.blank?(dead) and counts.found == 0 and obituary == nil do
@@ -145,11 +208,23 @@ defmodule Snakepit.Reaper do
   end
 
   # Kept as it is: an entry goes away only when the death is confirmed.
-  defp close(dead, %{survivors: survivors} = counts, begun) do
-    os_pids = for {os_pid, _identity} <- survivors, do: os_pid
-    Logger.error("Snakepit: processes of run #{dead.id} cannot be ended: #{Error.pids(os_pids)}")
+  defp close(dead, counts, begun) do
+    Logger.error("Snakepit: run #{dead.id} is kept: #{Enum.join(why_kept(counts), "; ")}")
     announce(dead.id, nil, counts, begun)
     Native.lock_release(dead.lock)
+  end
+
+  defp why_kept(counts) do
+    left = for {os_pid, _identity} <- counts.survivors, do: os_pid
+    doubtful = for {os_pid, _identity} <- counts.doubtful, do: os_pid
+
+    [
+      {left != [], "processes cannot be ended: #{Error.pids(left)}"},
+      {doubtful != [], "nobody can say whether these are its processes: #{Error.pids(doubtful)}"},
+      {counts.stuck, "its guardian cannot be ended"}
+    ]
+    |> Enum.filter(&elem(&1, 0))
+    |> Enum.map(&elem(&1, 1))
   end
 
   # It had ended in order, and only its record was not closed any more.
@@ -168,10 +243,32 @@ defmodule Snakepit.Reaper do
   defp record(%{record: nil}, %{beam_pid: beam_pid}), do: %{beam_pid: beam_pid}
   defp record(dead, _obituary), do: dead.record
 
-  defp close_elsewhere(dead, begun) do
+  # For a start in their own place. So that they do not pile up, those go that nobody has any use for.
+  defp leave_elsewhere(places, run, begun) do
+    runs =
+      for place <- [:next_door, :elsewhere],
+          one <- Map.get(places, place, []),
+          do: {SignOfLife.age_s(one.directory, run) || 0, place, one}
+
+    for {{age_s, place, one}, index} <- runs |> Enum.sort_by(&elem(&1, 0)) |> Enum.with_index() do
+      if expired?(place, one.record, age_s, index),
+        do: close_unseen(one, :elsewhere, begun),
+        else: spare(one)
+    end
+  end
+
+  # A BEAM that was the first process of its namespace takes all others there with it. Of a run next door
+  # the lock has told that its BEAM is dead: it is the same kernel's.
+  defp expired?(:next_door, %{beam_pid: 1}, _age_s, _index), do: true
+  defp expired?(_place, _record, age_s, _index) when age_s > @forgotten_s, do: true
+  defp expired?(:next_door, _record, _age_s, index), do: index >= @most_elsewhere
+  defp expired?(_place, _, age_s, index), do: index >= @most_elsewhere and age_s > @silent_s
+
+  # Nobody here could have seen anything of it.
+  defp close_unseen(dead, by, begun) do
     counts = %{found: 0, killed: 0, gone: 0, ambiguous: 0}
-    History.close(dead.directory, dead.record, :reboot, counts)
-    announce(dead.id, :reboot, counts, begun)
+    History.close(dead.directory, dead.record, by, counts)
+    announce(dead.id, by, counts, begun)
     Native.lock_release(dead.lock)
   end
 

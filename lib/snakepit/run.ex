@@ -6,13 +6,16 @@ defmodule Snakepit.Run do
 
   alias Snakepit.{DataDir, Error, Native, RunID, Telemetry}
   alias Snakepit.Guardian.Grace
-  alias Snakepit.Ledger.Journal
+  alias Snakepit.Ledger.{Journal, Place}
+
+  # What `flock` answers where there is no such thing.
+  @without_locks [:enosys, :enolck, :eopnotsupp, :eperm]
 
   @enforce_keys [:id, :data_dir, :directory, :instance, :lock, :journal, :record, :begun, :grace]
   defstruct @enforce_keys
 
   @typedoc """
-  `instance` stands for data directory and user: one never touches another's processes. `record` is
+  `instance` stands for the data directory: one never touches another's processes. `record` is
   what the ledger keeps of the run itself, `begun` a monotonic time in milliseconds, `grace` what
   `Snakepit.Guardian.Grace` knows.
   """
@@ -30,13 +33,14 @@ defmodule Snakepit.Run do
 
   @doc """
   Claims a new id by creating its directory: a directory can be created once, so no two runs of a
-  host share an id. When this returns the disk knows that the run exists.
+  host share an id. When this returns the kernel knows that the run exists; the disk does before it may
+  start anything (`Snakepit.RunState`).
   """
   @spec create!(map()) :: t()
-  def create!(%{data_dir: data_dir} = config) do
+  def create!(config) do
     begun = System.monotonic_time(:millisecond)
-    DataDir.prepare!(data_dir)
-    run = claim!(config)
+    {data_dir, instance} = DataDir.prepare!(config)
+    run = claim!(data_dir, instance, config)
     :persistent_term.put(__MODULE__, run)
 
     Telemetry.execute(
@@ -70,10 +74,9 @@ defmodule Snakepit.Run do
     Native.lock_release(run.lock)
   end
 
-  defp claim!(config) do
+  defp claim!(data_dir, instance, config) do
     id = RunID.generate()
-    directory = Path.join(config.data_dir, id)
-    instance = config.instance || DataDir.instance(config.data_dir)
+    directory = Path.join(data_dir, id)
 
     with :ok <- make(directory),
          {:ok, lock} <- lock(directory),
@@ -81,7 +84,7 @@ defmodule Snakepit.Run do
          {:ok, record} <- announce(journal, id, instance) do
       %__MODULE__{
         id: id,
-        data_dir: config.data_dir,
+        data_dir: data_dir,
         directory: directory,
         instance: instance,
         lock: lock,
@@ -93,37 +96,43 @@ defmodule Snakepit.Run do
     else
       # Someone has that id, or came between the directory and its lock.
       :taken ->
-        claim!(config)
+        claim!(data_dir, instance, config)
+
+      {:error, %Error{operation: :lock, reason: reason}} when reason in @without_locks ->
+        File.rm_rf(directory)
+
+        why =
+          "cannot hold a lock (flock: #{DataDir.why(reason)}): its file system has none, or a sandbox"
+
+        DataDir.refuse!(data_dir, why <> " forbids the call")
+
+      # The data directory has no part in it.
+      {:error, %Error{operation: :identify} = error} ->
+        File.rm_rf(directory)
+        raise error
 
       {:error, %Error{}} = error ->
         File.rm_rf(directory)
-        DataDir.written!(error, config.data_dir)
+        DataDir.written!(error, data_dir)
     end
   end
 
+  # With its mode: there is no moment at which others could come in.
   defp make(directory) do
-    case File.mkdir(directory) do
-      :ok -> close(directory)
-      {:error, :eexist} -> :taken
-      {:error, reason} -> {:error, %Error{operation: :claim, reason: reason}}
+    case Native.directory_claim(directory) do
+      {:ok, {}} -> :ok
+      {:error, {:eexist, _}} -> :taken
+      {:error, error} -> {:error, Error.from_native(:claim, error)}
     end
   end
 
-  # To everybody else. Here, too, one who looked for dead runs may have removed it as an empty one.
-  defp close(directory) do
-    case File.chmod(directory, 0o700) do
-      :ok -> :ok
-      {:error, :enoent} -> :taken
-      {:error, reason} -> {:error, %Error{operation: :claim, reason: reason}}
-    end
-  end
-
+  # Here, too, one who looked for dead runs may have removed it as an empty one.
   defp lock(directory) do
     case Native.lock_take(Path.join(directory, "lock")) do
       {:ok, nil} -> :taken
       {:ok, lock} -> {:ok, lock}
       {:error, {:enoent, _}} -> :taken
-      {:error, error} -> {:error, Error.from_native(:claim, error)}
+      {:error, error} -> {:error, Error.from_native(:lock, error)}
     end
   end
 
@@ -132,7 +141,6 @@ defmodule Snakepit.Run do
     with {:error, %Error{reason: :enoent}} <- Journal.open(directory), do: :taken
   end
 
-  # Synced, unlike what is said of workers: the history has to know of a run after a power loss too.
   defp announce(journal, id, instance) do
     os_pid = String.to_integer(System.pid())
 
@@ -142,7 +150,7 @@ defmodule Snakepit.Run do
   defp identify(os_pid) do
     case Native.process_lookup(os_pid) do
       {:ok, {^os_pid, beam}} -> {:ok, beam}
-      {:error, error} -> {:error, Error.from_native(:claim, error)}
+      {:error, error} -> {:error, Error.from_native(:identify, error)}
     end
   end
 
@@ -155,14 +163,13 @@ defmodule Snakepit.Run do
       state: :initializing,
       beam: beam,
       beam_pid: os_pid,
+      place: Place.current(),
       node: Atom.to_string(node()),
       started_at: now,
       changed_at: now,
       clean_shutdown: nil
     }
 
-    with :ok <- Journal.append(journal, {:run, record}),
-         :ok <- Journal.sync(journal),
-         do: {:ok, record}
+    with :ok <- Journal.append(journal, {:run, record}), do: {:ok, record}
   end
 end

@@ -4,8 +4,10 @@ defmodule Snakepit.RunState do
 
       :initializing → :cleaning_stale → :running → :shutting_down → :terminated
 
-  and no other step. Each is on disk before anything is done in it, so a later start knows how far
-  a run came. What became of earlier runs is told by `history/0`:
+  and no other step. Each is written down before anything is done in it, so a later start knows how far
+  a run came, also after `kill -9`. The disk has it before a run that is `:running` starts anything, and again
+  with its history: after a power loss no run is missing that has run something. What became of earlier
+  runs is told by `history/0`:
 
       iex> Snakepit.RunState.current()
       :running
@@ -77,7 +79,8 @@ defmodule Snakepit.RunState do
     * `run_id`, `node`, `beam_pid`
     * `started_at`, `ended_at` - milliseconds since the epoch, by the machine's clock
     * `terminated_by` - `:clean_shutdown`; `:guardian`, which ended everything when the BEAM had died;
-      `:cleanup`, by a later start; `:reboot`, which left nothing to end
+      `:cleanup`, by a later start; `:reboot`, which left nothing to end; `:elsewhere`, in a container that
+      has ended, or of which nothing has been heard for a week
     * `found`, `killed`, `gone` - processes that were still there, those of them that did not end when
       asked, and those that are gone
     * `state` - how far the run came, and `clean_shutdown`, whether it ended in order
@@ -120,19 +123,26 @@ defmodule Snakepit.RunState do
     :persistent_term.get({__MODULE__, :ending}, unknown)
   end
 
-  # Takes the current run to its next state, once the disk knows of it.
+  # Takes the current run to its next state, once that is written down. Gives its record.
   @doc false
-  @spec advance(t(), keyword()) :: :ok | {:error, Error.t()}
+  @spec advance(t(), keyword()) :: {:ok, map()} | {:error, Error.t()}
   def advance(to, fields \\ []) do
     run = Run.current!()
 
     with {:ok, state} <- transition(current(), to),
          fields = [state: state, changed_at: System.os_time(:millisecond)] ++ fields,
-         :ok <- Journal.append(run.journal, {:run, Enum.into(fields, run.record)}),
-         :ok <- Journal.sync(run.journal) do
+         record = Enum.into(fields, run.record),
+         :ok <- Journal.append(run.journal, {:run, record}),
+         :ok <- sync(state, run.journal) do
       :persistent_term.put(__MODULE__, state)
+      {:ok, record}
     end
   end
+
+  # To wait for the disk takes longer than all the rest of a start. What was written survives this BEAM in
+  # any case, and a power loss leaves no process behind.
+  defp sync(:running, journal), do: Journal.sync(journal)
+  defp sync(_other, _journal), do: :ok
 
   # A stop goes on whether or not the disk can be told of it.
   @doc false
@@ -140,6 +150,6 @@ defmodule Snakepit.RunState do
   def shut_down do
     recorded = advance(:shutting_down)
     :persistent_term.put(__MODULE__, :shutting_down)
-    recorded
+    with {:ok, _record} <- recorded, do: :ok
   end
 end

@@ -6,6 +6,19 @@ defmodule Snakepit.Seal do
 
   @digest_bytes 8
 
+  # Every atom that runs record. A term with an atom that this BEAM has not seen yet is not decoded, and
+  # where modules are loaded when they are first called, that of a run may come before its module. As they
+  # stand here they are known when this module is.
+  @vocabulary ~w(
+    run guardian grace worker gone current_run
+    run_id instance state beam beam_pid place machine namespace node
+    started_at changed_at ended_at clean_shutdown terminated_by sequence
+    initializing cleaning_stale running shutting_down terminated
+    cleanup reboot elsewhere found stopped killed ambiguous
+    worker_id status reserved active os_pid pgid identity elixir_pid command spawned_at version checksum
+    true false nil
+  )a
+
   @doc "The sealed term."
   @spec seal(term()) :: binary()
   def seal(term) do
@@ -20,6 +33,10 @@ defmodule Snakepit.Seal do
   end
 
   def open(_other), do: :error
+
+  @doc "The atoms that a record may have."
+  @spec vocabulary() :: [atom()]
+  def vocabulary, do: @vocabulary
 
   @doc "A term from bytes that something else has checked. Makes no atom."
   @spec decode(binary()) :: {:ok, term()} | :error

@@ -6,11 +6,34 @@ defmodule Snakepit.Strays do
   # our marks.
 
   alias Snakepit.{Guardian, Native, Run}
+  alias Snakepit.Pool.ProcessRegistry
 
   @type stray :: {os_pid :: pos_integer(), Native.identity()}
 
   # One that ends may leave children behind that carry marks too.
   @rounds 5
+
+  @doc """
+  All that this run's registry and guardian have noted: what to end when nobody looks after them any
+  more, whether or not the process table shows them.
+  """
+  @spec noted(Run.t()) :: [Native.identity()]
+  def noted(run), do: registered() ++ adopted(run)
+
+  # It may be on its way down as well.
+  defp registered do
+    for %{identity: identity} when is_binary(identity) <- ProcessRegistry.Table.all(),
+        do: identity
+  rescue
+    ArgumentError -> []
+  end
+
+  defp adopted(run) do
+    case Native.adopted_read(run.directory) do
+      {:ok, adopted} -> for {_os_pid, identity} <- adopted, do: identity
+      {:error, _reason} -> []
+    end
+  end
 
   @doc "Those that are there now."
   @spec find(Run.t()) :: [stray()]

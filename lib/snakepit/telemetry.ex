@@ -3,7 +3,25 @@ defmodule Snakepit.Telemetry do
   Events for `:telemetry`, where the host application has it. Without it nothing is emitted and
   nothing else changes. Each event is emitted after the thing has happened.
 
-  Durations are milliseconds of a clock that nobody sets.
+  Durations whose name ends in `_ms` are milliseconds of monotonic time.
+
+  ## Spans
+
+  What takes time is a span, as `:telemetry.span/3` emits them, so that bridges to tracing work: an event
+  that ends in `:start` (`system_time`, `monotonic_time`), then one that ends in `:stop` (`duration` in
+  native units, `monotonic_time`), or in `:exception` (`duration`; `kind`, `reason` and `stacktrace` in the
+  metadata). All of a span have the same `telemetry_span_context`. What fails without an exception has an
+  `error` in the metadata of its `:stop`, a `Snakepit.Error`.
+
+  | span | what | metadata | added by `:stop` |
+  |---|---|---|---|
+  | `[:snakepit, :launch]` | a worker's process: reserved, spawned, recorded, executed | `worker_id` | `os_pid` |
+  | `[:snakepit, :shutdown]` | the end of a worker's process, tree and entry | `worker_id`, `os_pid`, `reason` | `method` |
+  | `[:snakepit, :command]` | a program run by `Snakepit.cmd/3` or `Snakepit.run/3` | `operation`, `program` | `status`, `signal`, or `limit` |
+  | `[:snakepit, :checkout]` | a caller that waits for a worker of a pool | `pool` | `worker` |
+  | `[:snakepit, :reap]` | what dead runs have left behind, at the start | `run_id` | `runs`, how many |
+
+  ## Events
 
   ### `[:snakepit, :run, :started]`
 
@@ -21,7 +39,7 @@ defmodule Snakepit.Telemetry do
   | measurement | | metadata | |
   |---|---|---|---|
   | `count` | 1 | `run_id` | the dead run; `nil` for processes whose run has no ledger any more |
-  | `duration_ms` | since the reaping began | `terminated_by` | `:guardian`, `:cleanup` or `:reboot`; `nil` if processes survived |
+  | `duration_ms` | since the reaping began | `terminated_by` | `:guardian`, `:cleanup`, `:reboot` or `:elsewhere`; `nil` if processes survived |
   | | | `found` | processes that were still there, or that the guardian had ended |
   | | | `killed` | those of them that did not end when asked |
   | | | `ambiguous` | those that may be someone else, and were left alone |
@@ -146,6 +164,16 @@ defmodule Snakepit.Telemetry do
   | `termination_duration_ms` | since the BEAM's death was noticed | `method` | `:sigterm` or `:sigkill` |
   | | | `post_mortem` | `true` |
 
+  ### `[:snakepit, :watchdog, :silent]`
+
+  The guardian does not answer: it was stopped by a signal or a debugger, or hangs.
+
+  | measurement | | metadata | |
+  |---|---|---|---|
+  | `silent_ms` | since it was asked | `guardian_pid` | OS pid of the guardian |
+  | | | `state` | letter of its state in `/proc`; `"T"` and `"t"` are stopped |
+  | | | `action` | `:continued` with SIGCONT, or `:killed`; another one is started then |
+
   ### `[:snakepit, :watchdog, :started]`
 
   The guardian is there and watches the BEAM.
@@ -156,6 +184,40 @@ defmodule Snakepit.Telemetry do
   | | | `guardian_pid` | OS pid of the guardian |
 
   """
+
+  @doc false
+  # `fun` returns its result and what is added to the metadata. Not `:telemetry.span/3`, for the reason
+  # below; its events are the same.
+  @spec span([atom()], map(), (() -> {result, map()})) :: result when result: term()
+  def span(event, metadata, fun) do
+    if function_exported?(:telemetry, :execute, 3),
+      do: traced(event, Map.put(metadata, :telemetry_span_context, make_ref()), fun),
+      else: elem(fun.(), 0)
+  end
+
+  defp traced(event, metadata, fun) do
+    begun = System.monotonic_time()
+    times = %{monotonic_time: begun, system_time: System.system_time()}
+    execute(event ++ [:start], times, metadata)
+
+    try do
+      fun.()
+    catch
+      kind, reason ->
+        failure = %{kind: kind, reason: reason, stacktrace: __STACKTRACE__}
+        execute(event ++ [:exception], times_since(begun), Map.merge(metadata, failure))
+        :erlang.raise(kind, reason, __STACKTRACE__)
+    else
+      {result, more} ->
+        execute(event ++ [:stop], times_since(begun), Map.merge(metadata, more))
+        result
+    end
+  end
+
+  defp times_since(begun) do
+    now = System.monotonic_time()
+    %{monotonic_time: now, duration: now - begun}
+  end
 
   @doc false
   @spec execute([atom()], map(), map()) :: :ok

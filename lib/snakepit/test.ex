@@ -96,7 +96,7 @@ defmodule Snakepit.Test do
   """
   @spec kill_os_process(Worker.worker()) :: :ok
   def kill_os_process(worker) do
-    {:ok, process} = OSProcess.lookup(Worker.os_pid(worker))
+    {:ok, process} = OSProcess.lookup(Worker.os_pid!(worker))
     :ok = Snakepit.ProcessKiller.kill_process(process, :sigkill)
     assert_gone(process)
   end

@@ -14,7 +14,7 @@ defmodule Snakepit.Worker do
   does what supervisors do.
 
       iex> {:ok, worker} = Snakepit.Worker.start_link(cmd: ["sleep", "60"])
-      iex> os_pid = Snakepit.Worker.os_pid(worker)
+      iex> {:ok, os_pid} = Snakepit.Worker.os_pid(worker)
       iex> Snakepit.ProcessKiller.process_alive?(os_pid)
       true
       iex> Snakepit.Worker.stop(worker)
@@ -27,16 +27,19 @@ defmodule Snakepit.Worker do
   | option | meaning (default) |
   |---|---|
   | `:cmd` | `[program \\| args]`, required; no shell is involved |
-  | `:id` | worker id, by which it is recorded (generated) |
+  | `:id` | worker id, by which it is recorded (its `:name`, or generated) |
   | `:name` | a name for the BEAM process, as for `GenServer` |
   | `:env`, `:clear_env`, `:cd`, `:umask` | as for `System.cmd/3`; see `Snakepit.Command` |
   | `:run_id_flag` | such as `"--run-id"`, to put flag and run id at the end of the arguments (`nil`) |
   | `:stdio` | `:tail` (default), `:null`, `:inherit`, `{:file, path}`, or `:pipe` to talk to it |
-  | `:packet` | how a `:pipe` is cut into packets: `:raw` (default), `:line`, or 4 bytes of length |
+  | `:packet` | how a `:pipe` is cut into packets: `:raw` (default), `:line`, or `4` for a length of 4 bytes before each |
+  | `:max_packet` | the longest line or packet of a `:pipe` in bytes (16 MiB); the worker ends over a longer one |
+  | `:answer_timeout` | how long the answer to a request may still come after its caller has given up (30000); then the worker ends |
   | `:output` | who gets what it writes: `:quiet` (default), `:logger`, `{:send, pid}`, a function |
   | `:ready` | when it counts as started, see below (`nil`: when it runs) |
   | `:ready_timeout` | how long that may take (15000) |
   | `:stop_signal`, `:stop_timeout`, `:kill_mode` | how it is asked to end, for how long, and who is asked first (`:sigterm`, 2000, `:tree`); see below |
+  | `:stop_order` | `:together` (default) or `:supervisor`: when it is asked as its application stops, see below |
   | `:on_guardian_down` | `:restart` (default) or `:exit`; see below |
   | `:heartbeat` | `true`, `false`, or `:ping_interval`, `:timeout_threshold` and `:max_missed_heartbeats`, see `Snakepit.HeartbeatMonitor` (the configuration's) |
   | `:ping` | a function that asks it for a sign of life, instead of the lifeline |
@@ -73,6 +76,9 @@ defmodule Snakepit.Worker do
   | `{:exit_status, status}` | any other status |
   | `{:exit_signal, :sigkill}` | a signal ended it |
   | `:heartbeat_timeout` | it gave no sign of life |
+  | `:max_packet` | it wrote a line or packet longer than `:max_packet` |
+  | `:unanswered` | it did not answer a request, see `request/3` |
+  | `:unexpected_output` | it wrote a packet that answers nothing, see `request/3` |
   | `:guardian_down` | the guardian died, and the kernel ended it; only with `on_guardian_down: :exit` |
   | `{:survivors, os_pids}` | it, or what it has started, cannot be ended |
 
@@ -93,6 +99,19 @@ defmodule Snakepit.Worker do
   `:stop_signal`, `:stop_timeout` and `:kill_mode` hold in every ending, also when the BEAM dies: see
   `Snakepit.Command`. The time is the whole tree's. A worker that gives no `:stop_timeout` has 2000 ms
   when it is stopped itself, and what the configuration says in other endings.
+
+  ## When the application stops
+
+  A supervisor ends its children one after the other. When the BEAM stops (`System.stop/0`, SIGTERM,
+  `bin/my_app stop`), the workers of an application end together all the same: as soon as the first of them is
+  told to, all of them ask their processes, and wait for their supervisors. So they take one grace period, in
+  any supervision tree. Children that stop before the first worker, such as an endpoint that is listed after
+  the workers, still have all of them.
+
+  A worker with `stop_order: :supervisor` is asked when its supervisor gets to it, for a process that other
+  parts of the application need while they stop.
+
+  `Application.stop/1` of your application alone cannot be noticed in time; see `Snakepit.prep_stop/1`.
   """
 
   alias Snakepit.{Error, Guardian, HeartbeatMonitor, Native}
@@ -100,6 +119,9 @@ defmodule Snakepit.Worker do
 
   # What a supervisor waits beyond the grace period: for the tree to vanish after SIGKILL.
   @shutdown_margin_ms 5_000
+
+  # A worker that starts its process again answers when that is done.
+  @call_timeout 60_000
 
   @type worker :: GenServer.server()
 
@@ -135,18 +157,35 @@ defmodule Snakepit.Worker do
     GenServer.start_link(Server, options, genserver_options(options))
   end
 
-  @doc "The pid of its OS process."
-  @spec os_pid(worker()) :: pos_integer()
-  def os_pid(worker), do: GenServer.call(worker, :os_pid)
+  @doc "Returns the pid of its OS process."
+  @spec os_pid(worker()) :: {:ok, pos_integer()} | {:error, Error.t()}
+  def os_pid(worker), do: call(worker, :os_pid, :os_pid)
+
+  @doc "As `os_pid/1`; raises if there is no such worker."
+  @spec os_pid!(worker()) :: pos_integer()
+  def os_pid!(worker), do: bang!(os_pid(worker))
 
   @doc """
-  What there is to know: `:id`, `:os_pid`, `:cmd`, `:uptime_ms`, and `:heartbeat`, the health that
-  `Snakepit.HeartbeatMonitor.get_health_status/1` gives, or `nil`.
+  Returns what there is to know: `:id`, `:os_pid`, `:cmd`, `:uptime_ms`, and `:heartbeat`, the health that
+  `Snakepit.HeartbeatMonitor.get_health_status/1` returns, or `nil`.
   """
-  @spec info(worker()) :: map()
+  @spec info(worker()) :: {:ok, map()} | {:error, Error.t()}
   def info(worker) do
-    {info, monitor} = GenServer.call(worker, :info)
-    Map.put(info, :heartbeat, monitor && HeartbeatMonitor.get_health_status(monitor))
+    with {:ok, {info, monitor}} <- call(worker, :info, :info),
+         do: {:ok, Map.put(info, :heartbeat, health(monitor))}
+  end
+
+  @doc "As `info/1`; raises if there is no such worker."
+  @spec info!(worker()) :: map()
+  def info!(worker), do: bang!(info(worker))
+
+  defp health(nil), do: nil
+
+  # It is started anew when its worker starts its process again.
+  defp health(monitor) do
+    HeartbeatMonitor.get_health_status(monitor)
+  catch
+    :exit, _reason -> nil
   end
 
   @doc """
@@ -161,6 +200,15 @@ defmodule Snakepit.Worker do
     opts = Keyword.validate!(opts, [:signal, :timeout_ms])
     # Here, and not in the worker, which would end over it.
     Guardian.check_stop!(opts)
+
+    # A name may be of any registry; only a pid, or a local name of another node, can be monitored.
+    case GenServer.whereis(worker) do
+      nil -> :ok
+      found -> stop_found(found, opts)
+    end
+  end
+
+  defp stop_found(worker, opts) do
     monitor = Process.monitor(worker)
 
     answer =
@@ -177,17 +225,15 @@ defmodule Snakepit.Worker do
   @doc "Sends a signal to the process and its group."
   @spec signal(worker(), Native.signal()) :: :ok | {:error, Error.t()}
   def signal(worker, signal) do
-    {child, scope} = GenServer.call(worker, :child)
-    Guardian.signal(child, signal, scope)
+    with {:ok, {child, scope}} <- call(worker, :child, :signal),
+         do: Guardian.signal(child, signal, scope)
   end
 
-  @doc "The end of what the process has written so far."
+  @doc "Returns the end of what the process has written so far."
   @spec output_tail(worker()) :: {:ok, binary()} | {:error, Error.t()}
   def output_tail(worker) do
-    case GenServer.call(worker, :output_tail) do
-      {:ok, tail} -> {:ok, tail}
-      {:ask, child} -> Guardian.output_tail(child)
-    end
+    with {:ask, child} <- call(worker, :output_tail, :output_tail),
+         do: Guardian.output_tail(child)
   end
 
   @doc """
@@ -196,29 +242,51 @@ defmodule Snakepit.Worker do
   """
   @spec write(worker(), iodata()) :: :ok | {:error, Error.t()}
   def write(worker, data),
-    do: GenServer.call(worker, {:write, IO.iodata_to_binary(data)}, :infinity)
+    do: call(worker, {:write, IO.iodata_to_binary(data)}, :write, :infinity)
 
   @doc "Ends the standard input of a worker with `stdio: :pipe`."
   @spec close_input(worker()) :: :ok | {:error, Error.t()}
-  def close_input(worker), do: GenServer.call(worker, :close_input, :infinity)
+  def close_input(worker), do: call(worker, :close_input, :close_input, :infinity)
 
   @doc """
-  Writes a packet and gives the next one that the process writes, for programs that answer each
-  request with one packet, in order. Needs `stdio: :pipe`, and a `:packet` that is not `:raw`.
+  Returns the packet with which the process answers this one, for programs that answer each request with
+  one packet, in order. Needs `stdio: :pipe`, and `packet: :line` or `packet: 4`.
 
-  An answer that comes after `timeout` is thrown away, and the next request gets its own.
+  The process has one request at a time; others wait for their turn. Nobody gets the answer to another's
+  request:
+
+    * An answer that comes after `timeout` is dropped, and the next request is sent only then. If it has
+      not come `:answer_timeout` later, the worker ends with `:unanswered`.
+    * A packet that comes after the first answer and answers nothing ends the worker with
+      `:unexpected_output`, unless `:output` says who gets such packets.
+    * A line or packet longer than `:max_packet` ends the worker with `:max_packet`.
+
+  What a program writes unasked *after* it has been given the next request cannot be told apart from its
+  answer.
   """
   @spec request(worker(), iodata(), timeout()) :: {:ok, binary()} | {:error, Error.t()}
   def request(worker, data, timeout \\ 5_000) do
-    GenServer.call(worker, {:request, IO.iodata_to_binary(data)}, timeout)
+    data = IO.iodata_to_binary(data)
+    call(worker, {:request, data, deadline(timeout)}, :request, timeout)
+  end
+
+  # What is wrong with the worker is an error of the call, whatever the kind of its name.
+  defp call(worker, request, operation, timeout \\ @call_timeout) do
+    GenServer.call(worker, request, timeout)
   catch
     :exit, {:timeout, _call} ->
-      {:error, %Error{operation: :request, reason: :timeout}}
+      {:error, %Error{operation: operation, reason: :timeout}}
 
     :exit, {reason, _call} ->
-      detail = "the worker is gone: #{inspect(reason)}"
-      {:error, %Error{operation: :request, reason: :worker_down, detail: detail}}
+      detail = "there is no such worker: #{inspect(reason)}"
+      {:error, %Error{operation: operation, reason: :worker_down, detail: detail}}
   end
+
+  defp bang!({:ok, value}), do: value
+  defp bang!({:error, error}), do: raise(error)
+
+  defp deadline(:infinity), do: :infinity
+  defp deadline(timeout), do: System.monotonic_time(:millisecond) + timeout
 
   defp genserver_options(%{name: nil}), do: []
   defp genserver_options(%{name: name}), do: [name: name]

@@ -2,7 +2,8 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
   @shortdoc "Builds Snakepit's native code with cargo"
 
   @moduledoc """
-  Builds the Rust workspace in release mode and puts its artefacts into `priv/native`.
+  Builds the Rust workspace in release mode and puts its artefacts into `priv/native`: of the source tree,
+  or, where that is read-only, of the build directory.
 
   Cargo works in the build directory, in one place for all environments, because the release
   profile does not depend on `MIX_ENV`. When no source has changed since the last build, cargo is
@@ -44,13 +45,15 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
   def run(args) do
     fingerprint = fingerprint()
 
+    # The link from the build directory to priv may be gone although the artefacts are there.
+    link_priv()
+
     if "--force" not in args and read_manifest() == fingerprint and installed?() do
-      # The link from the build directory to priv may be gone although the artefacts are there.
-      Mix.Project.build_structure()
       {:noop, []}
     else
       with {:ok, directories} <- build(), :ok <- install(directories) do
-        Mix.Project.build_structure()
+        # If there was no priv before, there is one to link to now.
+        link_priv()
         write_manifest(fingerprint)
         {:ok, []}
       else
@@ -226,8 +229,39 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
 
   defp manifest, do: Path.join(Mix.Project.manifest_path(), "compile.snakepit_native")
 
-  # Mix links priv of the build directory to this one, so `Application.app_dir/2` finds it there.
-  defp destination, do: Path.join(root(), "priv/native")
+  # Mix links priv of the build directory to that of the source, so `Application.app_dir/2` finds it there.
+  # Where nothing can be written to the source, as in a container that mounts it, the one of the build
+  # directory is a copy, and has the artefacts besides.
+  defp link_priv do
+    priv = build_priv()
+
+    unless source_writable?() do
+      if match?({:ok, _target}, File.read_link(priv)), do: File.rm!(priv)
+      File.mkdir_p!(priv)
+    end
+
+    Mix.Project.build_structure()
+  end
+
+  defp destination do
+    if source_writable?(),
+      do: Path.join(root(), "priv/native"),
+      else: Path.join(build_priv(), "native")
+  end
+
+  defp build_priv, do: Path.join(Mix.Project.app_path(), "priv")
+
+  # By trying: rights say nothing of a file system that is read-only.
+  defp source_writable? do
+    native = Path.join(root(), "priv/native")
+    probe = Path.join(native, ".writable.#{System.pid()}.#{System.unique_integer([:positive])}")
+
+    with :ok <- File.mkdir_p(native), :ok <- File.touch(probe), :ok <- File.rm(probe) do
+      true
+    else
+      {:error, _reason} -> false
+    end
+  end
 
   defp target_directory do
     build = Mix.Project.build_path()

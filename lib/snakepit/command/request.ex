@@ -3,7 +3,7 @@ defmodule Snakepit.Command.Request do
 
   # What the guardian is told of a `Snakepit.Command`, and whether it can be told at all.
 
-  alias Snakepit.{Command, Error, Native}
+  alias Snakepit.{Accounts, Command, Error}
 
   # Where the guardian puts it.
   @lifeline_fd "3"
@@ -51,19 +51,19 @@ defmodule Snakepit.Command.Request do
   end
 
   defp account(nil), do: {:ok, %{uid: nil, gid: nil, groups: nil}}
-  defp account(uid) when is_integer(uid), do: {:ok, %{uid: uid, gid: nil, groups: nil}}
 
-  defp account(name) do
-    case Native.user_lookup(name) do
+  defp account(user) do
+    case Accounts.lookup({:user, user}) do
       {:ok, {uid, gid, groups}} -> {:ok, %{uid: uid, gid: gid, groups: groups}}
-      {:error, {reason, nil}} -> {:error, unknown(:user, name, reason)}
+      {:ok, nil} -> {:ok, %{uid: user, gid: nil, groups: nil}}
+      {:error, {reason, nil}} -> {:error, unknown(:user, user, reason)}
     end
   end
 
   defp gid(group) when is_integer(group) or is_nil(group), do: {:ok, group}
 
   defp gid(name) do
-    case Native.group_lookup(name) do
+    case Accounts.lookup({:group, name}) do
       {:ok, gid} -> {:ok, gid}
       {:error, {reason, nil}} -> {:error, unknown(:group, name, reason)}
     end

@@ -13,6 +13,8 @@ defmodule Snakepit.Guardian.Child do
     :releasing,
     :failure,
     phase: :assigned,
+    # Whether somebody has asked for the end of all children, and so of this one.
+    asked?: false,
     stopping: [],
     reading: []
   ]

@@ -5,7 +5,7 @@ defmodule Snakepit.Guardian.Children do
   # those that wait at the gate for the next caller.
 
   alias Snakepit.Error
-  alias Snakepit.Guardian.{Child, Environment, Grace, Line, Server}
+  alias Snakepit.Guardian.{Child, Environment, Grace, Line, Server, Watch}
 
   @doc "Gives waiting children to waiting callers."
   def serve(state) do
@@ -43,11 +43,9 @@ defmodule Snakepit.Guardian.Children do
 
   @doc "Keeps a child as it is now."
   def put(state, child) do
-    %{
-      state
-      | children: Map.put(state.children, child.id, child),
-        owners: Map.put(state.owners, child.monitor, child.id)
-    }
+    children = Map.put(state.children, child.id, child)
+    Watch.running(state.watch, map_size(children))
+    %{state | children: children, owners: Map.put(state.owners, child.monitor, child.id)}
   end
 
   @doc "Changes a child, if it is there."
@@ -65,11 +63,8 @@ defmodule Snakepit.Guardian.Children do
   @doc "Forgets a child."
   def drop(state, child) do
     Process.demonitor(child.monitor, [:flush])
-
-    %{
-      state
-      | children: Map.delete(state.children, child.id),
-        owners: Map.delete(state.owners, child.monitor)
-    }
+    children = Map.delete(state.children, child.id)
+    Watch.running(state.watch, map_size(children))
+    %{state | children: children, owners: Map.delete(state.owners, child.monitor)}
   end
 end

@@ -6,7 +6,7 @@ defmodule Snakepit.Guardian.Ending do
 
   require Logger
 
-  alias Snakepit.{Error, Native, Run}
+  alias Snakepit.{Error, Native, Run, Strays}
   alias Snakepit.Guardian.Line
 
   # What the kernel may take to carry out SIGKILL.
@@ -38,15 +38,29 @@ defmodule Snakepit.Guardian.Ending do
     end
   end
 
+  @doc """
+  What a guardian that has ended has left in writing: the kernel told it that it had no child any more, or
+  who is left. Without it, sweeps up.
+  """
+  @spec hear_last_word(Run.t()) :: :ok
+  def hear_last_word(run) do
+    case Native.obituary_read(run.directory) do
+      %{survivors: []} -> :ok
+      %{survivors: left} -> log_survivors(left)
+      nil -> sweep(run)
+    end
+  end
+
   defp log_survivors(os_pids) do
     Logger.error(
       "Snakepit: processes survived the stop of the application: #{Error.pids(os_pids)}"
     )
   end
 
-  @doc "Ends everything that carries the marks of the run."
+  @doc "Ends everything that carries the marks of the run, and everyone whom it has noted."
   @spec sweep(Run.t()) :: :ok
-  def sweep(run), do: run.id |> Native.run_sweep(0, @kill_wait_ms) |> log_sweep()
+  def sweep(run),
+    do: run.id |> Native.run_sweep(Strays.noted(run), 0, @kill_wait_ms) |> log_sweep()
 
   # For tests: no process survives SIGKILL, and no process table is unreadable, because one asks.
   @doc false

@@ -9,7 +9,7 @@ defmodule Snakepit.Guardian.Events do
   alias Snakepit.Guardian.{Child, Children, Line}
 
   @doc "The state of the server after an event; those who waited for it have been told."
-  @spec handle(tuple(), map()) :: map()
+  @spec handle(tuple() | :pong, map()) :: map()
   def handle({:ready, id, os_pid, identity}, state) do
     Children.serve(%{state | ready: :queue.in({id, os_pid, identity}, state.ready)})
   end
@@ -53,6 +53,7 @@ defmodule Snakepit.Guardian.Events do
 
   def handle({:exited, id, exit, tail}, state) do
     Children.update(state, id, fn child ->
+      exit = if child.asked?, do: Map.put(exit, :asked, true), else: exit
       send(child.owner, {Guardian, id, {:exited, exit, tail}})
       %{child | phase: :exited}
     end)
@@ -97,6 +98,9 @@ defmodule Snakepit.Guardian.Events do
     put_in(state.asking.info, [])
   end
 
+  # That it was heard has been noted.
+  def handle(:pong, state), do: state
+
   def handle({:log, level, message}, state) do
     level = if level == :warn, do: :warning, else: level
 
@@ -124,10 +128,13 @@ defmodule Snakepit.Guardian.Events do
   end
 
   defp ask_next(state) do
-    with [{_from, request} | _later] <- state.asking.stop_all,
-         do: Line.command(state.port, request)
-
-    state
+    with [{_from, request} | _later] <- state.asking.stop_all do
+      Line.command(state.port, request)
+      asked = Map.new(state.children, fn {id, child} -> {id, %{child | asked?: true}} end)
+      %{state | children: asked}
+    else
+      [] -> state
+    end
   end
 
   defp tree_gone(killed, []), do: {:tree_gone, killed}

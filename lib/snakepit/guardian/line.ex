@@ -5,8 +5,9 @@ defmodule Snakepit.Guardian.Line do
 
   alias Snakepit.{Native, Run}
 
-  # More children than one guardian starts. The lineage counts them modulo this number.
-  @ids_per_guardian 67_108_864
+  # More children than one guardian starts, a million in each second of a week; and a multiple of what the
+  # lineage counts to.
+  @ids_per_guardian 1_099_511_627_776
   # `MAX_FRAME` of the wire protocol. The guardian ends over a larger one, and with it every child.
   @max_frame 16 * 1024 * 1024
   # What the guardian may take to answer the greeting.
@@ -18,7 +19,12 @@ defmodule Snakepit.Guardian.Line do
     # Tests have guardians that misbehave.
     executable = Keyword.get_lazy(opts, :executable, &executable/0)
     # Not over standard input and output: those stay the BEAM's, for children that inherit them.
-    options = [:binary, :exit_status, :nouse_stdio, packet: 4]
+    # By its argument the next start knows it for the guardian of this run.
+    run = Keyword.fetch!(opts, :run)
+
+    told = Native.guardian_environment()
+    environment = Enum.map(told, fn {key, value} -> {to_charlist(key), to_charlist(value)} end)
+    options = [:binary, :exit_status, :nouse_stdio, packet: 4, args: [run.id], env: environment]
     Port.open({:spawn_executable, executable}, options)
   end
 
@@ -35,8 +41,15 @@ defmodule Snakepit.Guardian.Line do
       ahead: ahead,
       # No child of this guardian has the id of one of the last: a caller that has not heard yet
       # would release or stop another's.
-      first_id: System.unique_integer([:positive, :monotonic]) * @ids_per_guardian
+      first_id: count() * @ids_per_guardian
     }
+  end
+
+  # How many guardians this BEAM has had.
+  defp count do
+    count = :persistent_term.get({__MODULE__, :count}, 0) + 1
+    :persistent_term.put({__MODULE__, :count}, count)
+    count
   end
 
   @doc "Its answer to that."
@@ -72,6 +85,14 @@ defmodule Snakepit.Guardian.Line do
   @spec transmit(port(), binary()) :: boolean()
   def transmit(port, frame) do
     Port.command(port, frame)
+  rescue
+    ArgumentError -> false
+  end
+
+  @doc "As `command/2`, unless the guardian does not read what was said before."
+  @spec try_command(port(), term()) :: boolean()
+  def try_command(port, request) do
+    Port.command(port, Native.wire_encode(request), [:nosuspend])
   rescue
     ArgumentError -> false
   end

@@ -6,7 +6,7 @@ defmodule Snakepit.Guardian.Predecessor do
   # still be at its work when the next server starts. That one waits for it in its stead.
 
   alias Snakepit.Guardian.Grace
-  alias Snakepit.{Native, Run}
+  alias Snakepit.{Native, OSProcess, Run}
 
   # What it may take on top of the grace period: its own patience with what it has killed, and the time
   # to write its last word.
@@ -14,13 +14,46 @@ defmodule Snakepit.Guardian.Predecessor do
   # What the kernel may take to carry out SIGKILL.
   @kill_wait_ms 5_000
 
-  @doc "Notes who it would be."
-  @spec note(Run.t(), Native.identity()) :: :ok
-  def note(run, identity), do: :persistent_term.put(key(run), identity)
+  @doc """
+  A server of this run begins. If it is not the first one, a guardian was lost, and what that one knew of.
+  """
+  @spec note_server(Run.t()) :: :ok
+  def note_server(run) do
+    begun? = match?({id, _lost?} when id == run.id, :persistent_term.get(__MODULE__, nil))
+    :persistent_term.put(__MODULE__, {run.id, begun?})
+  end
+
+  @doc "A guardian of this run was lost."
+  @spec note_loss(Run.t()) :: :ok
+  def note_loss(run), do: :persistent_term.put(__MODULE__, {run.id, true})
+
+  @doc """
+  Whether a guardian of this run was lost at any time. If none was, whatever the run has started is below
+  the one that it has: nobody gets away from a subreaper. In doubt one was.
+  """
+  @spec any?(Run.t()) :: boolean()
+  def any?(run), do: :persistent_term.get(__MODULE__, nil) != {run.id, false}
+
+  @doc "Notes who it would be. Nobody else may signal it."
+  @spec note(Run.t(), OSProcess.t()) :: :ok
+  def note(run, process) do
+    Native.guardian_protect(process.os_pid, true)
+    :persistent_term.put(key(run), process)
+  end
 
   @doc "There is none: its server has waited for it."
   @spec forget(Run.t()) :: boolean()
-  def forget(run), do: :persistent_term.erase(key(run))
+  def forget(run) do
+    expose(run)
+    :persistent_term.erase(key(run))
+  end
+
+  @doc "It is gone, or is to be ended. Its pid may be another's before long."
+  @spec expose(Run.t()) :: term()
+  def expose(run) do
+    with %OSProcess{os_pid: os_pid} <- :persistent_term.get(key(run), nil),
+         do: Native.guardian_protect(os_pid, false)
+  end
 
   @doc "Waits until it is gone, if there is one. Gives whether there was."
   @spec await_end(Run.t(), non_neg_integer()) :: boolean()
@@ -29,7 +62,8 @@ defmodule Snakepit.Guardian.Predecessor do
       nil ->
         false
 
-      identity ->
+      %OSProcess{identity: identity} ->
+        expose(run)
         Native.process_await([identity], Grace.longest(run) + slack_ms)
         # One that is stuck takes its children with it.
         Native.process_stop([identity], :sigkill, 0, @kill_wait_ms)

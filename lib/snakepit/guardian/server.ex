@@ -11,8 +11,8 @@ defmodule Snakepit.Guardian.Server do
 
   require Logger
 
-  alias Snakepit.{Error, Guardian, Native, OSProcess, Telemetry}
-  alias Snakepit.Guardian.{Child, Children, Ending, Events, Grace, Line, Predecessor}
+  alias Snakepit.{Error, Guardian, Native, OSProcess, SelfTest, Telemetry}
+  alias Snakepit.Guardian.{Child, Children, Ending, Events, Grace, Line, Predecessor, Watch}
   alias Snakepit.Pool.PIDLedger
 
   # Children kept waiting at the gate, so that the next one asked for is there already.
@@ -22,6 +22,8 @@ defmodule Snakepit.Guardian.Server do
   @all_gone_ms 15_000
   # What a sweep may take on top of all that.
   @sweep_ms 10_000
+  # How the port says that a system call filter has killed it: 128 and the number of SIGSYS.
+  @sigsys 159
   # What the guardian may take to write its last word when nothing is left.
   @guardian_end_ms 5_000
 
@@ -47,6 +49,7 @@ defmodule Snakepit.Guardian.Server do
     config = Keyword.fetch!(opts, :config)
     # Order: before there is another one, so that no two of them act for one run.
     if Predecessor.await_end(run), do: Ending.sweep(run)
+    Predecessor.note_server(run)
     # Not in the state, which is printed when this process ends: it may hold secrets.
     :persistent_term.put({__MODULE__, :environment}, :os.env())
     # All but the worker's id stay the same, and finding them out reads from /proc.
@@ -58,7 +61,7 @@ defmodule Snakepit.Guardian.Server do
     with {:ok, {:welcome, _version, os_pid, identity, socket}} <- Line.first_event(port, opts),
          {:ok, process} <- process(os_pid, identity),
          :ok <- PIDLedger.register_guardian(process.identity) do
-      Predecessor.note(run, process.identity)
+      Predecessor.note(run, process)
       :persistent_term.put({__MODULE__, :door, run.id}, socket)
       metadata = %{beam_pid: String.to_integer(System.pid()), guardian_pid: os_pid}
       Telemetry.execute([:snakepit, :watchdog, :started], %{count: 1}, metadata)
@@ -68,6 +71,7 @@ defmodule Snakepit.Guardian.Server do
         port: port,
         process: process,
         socket: socket,
+        watch: Watch.start(port, process, opts),
         log_level: config.log_level,
         grace_ms: config.watchdog.grace_period_ms,
         ready: :queue.new(),
@@ -80,6 +84,8 @@ defmodule Snakepit.Guardian.Server do
       {:ok, state}
     else
       {:ok, {:refused, reason}} -> {:stop, {:guardian_refused, reason}}
+      {:ok, {:unable, call, reason}} -> raise SelfTest.error([SelfTest.unable(call, reason)])
+      {:error, {:exit_status, @sigsys}} -> raise SelfTest.error([SelfTest.filtered()])
       {:error, reason} -> {:stop, {:guardian_failed, reason}}
     end
   end
@@ -89,14 +95,19 @@ defmodule Snakepit.Guardian.Server do
   defp process(os_pid, identity), do: {:ok, %OSProcess{os_pid: os_pid, identity: identity}}
 
   @impl true
-  def handle_call({:spawn, request}, {owner, _tag} = from, state) do
+  def handle_call(request, from, state) do
+    Watch.asked(state.watch)
+    answer(request, from, state)
+  end
+
+  defp answer({:spawn, request}, {owner, _tag} = from, state) do
     # One more than the guardian keeps ahead, if all of those are spoken for.
     if :queue.is_empty(state.ready), do: Line.command(state.port, {:fork, 1})
     waiting = :queue.in({request, from, Process.monitor(owner)}, state.waiting)
     {:noreply, Children.serve(%{state | waiting: waiting})}
   end
 
-  def handle_call({:release, id}, from, state) do
+  defp answer({:release, id}, from, state) do
     case state.children do
       %{^id => %Child{phase: :assigned} = child} ->
         Line.command(state.port, {:release, id})
@@ -110,7 +121,7 @@ defmodule Snakepit.Guardian.Server do
     end
   end
 
-  def handle_call({:stop, id, signal, timeout_ms}, from, state) do
+  defp answer({:stop, id, signal, timeout_ms}, from, state) do
     case state.children do
       %{^id => child} ->
         Line.command(state.port, {:stop, id, signal, timeout_ms})
@@ -121,14 +132,14 @@ defmodule Snakepit.Guardian.Server do
     end
   end
 
-  def handle_call({:signal, id, signal, scope}, _from, state) do
+  defp answer({:signal, id, signal, scope}, _from, state) do
     if Map.has_key?(state.children, id),
       do: Line.command(state.port, {:signal, id, signal, scope})
 
     {:reply, :ok, state}
   end
 
-  def handle_call({:tail, id}, from, state) do
+  defp answer({:tail, id}, from, state) do
     case state.children do
       %{^id => child} ->
         Line.command(state.port, {:tail, id})
@@ -139,18 +150,26 @@ defmodule Snakepit.Guardian.Server do
     end
   end
 
-  def handle_call({:stop_all, _timeout_ms, _strict?} = request, from, state),
+  defp answer({:stop_all, _timeout_ms, _strict?} = request, from, state),
     do: {:noreply, Events.stop_all(state, from, request)}
 
-  def handle_call(:info, from, state) do
+  defp answer(:info, from, state) do
     Line.command(state.port, :info)
     {:noreply, update_in(state.asking.info, &[from | &1])}
   end
 
-  def handle_call(:os_pid, _from, state), do: {:reply, state.process.os_pid, state}
+  defp answer(:os_pid, _from, state), do: {:reply, state.process.os_pid, state}
+
+  @impl true
+  def handle_cast({:stop, id, _signal, _timeout_ms} = request, state) do
+    if Map.has_key?(state.children, id), do: Line.command(state.port, request)
+    {:noreply, state}
+  end
 
   @impl true
   def handle_info({port, {:data, frame}}, %{port: port} = state) do
+    Watch.heard(state.watch)
+
     case Line.decode(frame) do
       {:ok, event} -> {:noreply, Events.handle(event, state)}
       {:error, :malformed} -> {:stop, :guardian_malformed, state}
@@ -158,6 +177,7 @@ defmodule Snakepit.Guardian.Server do
   end
 
   def handle_info({port, {:exit_status, status}}, %{port: port} = state) do
+    if status == @sigsys, do: Logger.error("Snakepit: #{SelfTest.sentence(SelfTest.filtered())}")
     Logger.error("Snakepit's guardian ended with status #{status}; sweeping up after it")
     {:stop, :guardian_down, state}
   end
@@ -186,6 +206,9 @@ defmodule Snakepit.Guardian.Server do
   # If the guardian went first, what is left is swept up here.
   @impl true
   def terminate(:guardian_down, state) do
+    Predecessor.note_loss(state.run)
+    # Order: before the sweep, which may find another with that pid.
+    Predecessor.expose(state.run)
     for {_id, child} <- state.children, do: Child.fail(child, :guardian_down)
 
     for {_request, from, _monitor} <- :queue.to_list(state.waiting) do
@@ -207,6 +230,7 @@ defmodule Snakepit.Guardian.Server do
   # Otherwise this returns when nothing is left, the guardian included. It takes the closed port for the
   # death of the BEAM, so whatever the reason, it ends everything and then itself.
   def terminate(_reason, state) do
+    Watch.ending(state.watch)
     patience = Grace.longest(state.run) + @all_gone_ms
     # Not even for a guardian that has stopped reading, and lets nobody write to it, for ever.
     {:ok, _timer} = :timer.kill_after(patience + @sweep_ms + @guardian_end_ms)
@@ -219,6 +243,7 @@ defmodule Snakepit.Guardian.Server do
     for {_id, child} <- state.children, do: Child.fail(child, :guardian_down)
     Line.close(state.port)
     Native.process_await([state.process.identity], @guardian_end_ms)
+    Ending.hear_last_word(state.run)
     :persistent_term.erase({__MODULE__, :door, state.run.id})
     Predecessor.forget(state.run)
   end

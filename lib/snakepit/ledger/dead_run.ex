@@ -7,7 +7,7 @@ defmodule Snakepit.Ledger.DeadRun do
   require Logger
 
   alias Snakepit.{DataDir, Error, Native}
-  alias Snakepit.Ledger.{Journal, Table}
+  alias Snakepit.Ledger.{Journal, Place, Table}
 
   # No process is given more.
   @longest_ms 0x7FFFFFFF
@@ -19,6 +19,7 @@ defmodule Snakepit.Ledger.DeadRun do
     :lock,
     :record,
     :guardian,
+    :place,
     grace: 0,
     workers: [],
     adopted: [],
@@ -32,6 +33,7 @@ defmodule Snakepit.Ledger.DeadRun do
           lock: reference(),
           record: map() | nil,
           guardian: Native.identity() | nil,
+          place: Place.whereabouts() | :running | nil,
           grace: non_neg_integer(),
           workers: [map()],
           adopted: [Native.identity()],
@@ -79,16 +81,28 @@ defmodule Snakepit.Ledger.DeadRun do
   end
 
   @doc """
-  Where its BEAM ran: `:here`; before the last boot, or in another container, where nothing of it can
-  be reached from here; or still `:running`, which its lock should have prevented.
+  Its guardian, if that is still there: one whom the ledger names, and who is the guardian of this run by
+  its own word too. Anybody may be named.
   """
-  @spec whereabouts(t()) :: :here | :other_boot | :other_namespace | :running
-  def whereabouts(%{record: %{beam: beam} = record}) do
-    case Native.identity_scope(beam) do
-      {:ok, :here} -> if another_runs?(beam, record), do: :running, else: :here
-      {:ok, elsewhere} -> elsewhere
-      {:error, {reason, _os_pid}} -> DataDir.unreadable!(:reap, reason, :here)
+  @spec living_guardian(t()) :: Native.identity() | nil
+  def living_guardian(%{guardian: nil}), do: nil
+
+  def living_guardian(run) do
+    case Native.guardian_find(run.guardian, run.id) do
+      {:ok, {_os_pid, identity}} -> identity
+      {:ok, nil} -> nil
+      {:error, {reason, _os_pid}} -> DataDir.unreadable!(:reap, reason, nil)
     end
+  end
+
+  @doc """
+  Where its BEAM ran, as `Snakepit.Ledger.Place` says; or that it still is `:running` here, which its lock
+  should have prevented.
+  """
+  @spec whereabouts(t()) :: Place.whereabouts() | :running
+  def whereabouts(%{record: %{beam: beam} = record}) do
+    place = Place.whereabouts(beam, record[:place])
+    if place == :here and another_runs?(beam, record), do: :running, else: place
   end
 
   def whereabouts(_unknown), do: :here
@@ -109,9 +123,11 @@ defmodule Snakepit.Ledger.DeadRun do
     end
   end
 
+  # One who may be the BEAM is not known to be another.
   defp alive?(beam) do
     case Native.process_alive(beam) do
       {:ok, alive?} -> alive?
+      {:error, {:ambiguous, _os_pid}} -> true
       {:error, {reason, _os_pid}} -> DataDir.unreadable!(:reap, reason, false)
     end
   end

@@ -1,8 +1,9 @@
 defmodule Snakepit.Ledger.Journal do
   @moduledoc false
 
-  # What the ledger must not lose, in the order in which it happened. Whoever has something to say
-  # appends it by itself, in a microsecond; `Snakepit.Pool.PIDLedger` carries it into DETS.
+  # What the ledger must not lose, in the order in which it happened; `Snakepit.Pool.PIDLedger` carries it
+  # into DETS. Whoever has something to say appends it by itself, and waits until it is written; or leaves
+  # a note, which is written when somebody next appends something, or within a second.
   #
   # Two files: `journal` is being written, `journal.old` is being carried off. A dead run is read from
   # DETS, `journal.old` and `journal`, in this order.
@@ -28,12 +29,46 @@ defmodule Snakepit.Ledger.Journal do
     wrap(Native.journal_open(file(directory), @max_bytes), :journal_open)
   end
 
+  @doc """
+  Appends an entry that another one follows, or without which the ledger says too much and not too little.
+  It survives this BEAM as soon as any later entry does.
+  """
+  @spec note(reference(), entry()) :: :ok | {:error, Error.t()}
+  def note(journal, entry) do
+    if Native.journal_note(journal, :erlang.term_to_binary(entry)),
+      do: :ok,
+      else: append(journal, entry)
+  end
+
   @doc "Appends an entry. It survives this BEAM when this returns."
   @spec append(reference(), entry()) :: :ok | {:error, Error.t()}
   def append(journal, entry) do
-    case Native.journal_append(journal, :erlang.term_to_binary(entry)) do
-      {:ok, {}} -> :ok
+    tag = make_ref()
+
+    case write(journal, :erlang.term_to_binary(entry), tag) do
+      {:ok, _appended} -> :ok
       {:error, error} -> {:error, explain(Error.from_native(:journal, error))}
+    end
+  end
+
+  # A disk may stall for any time. No scheduler waits for it, and of all who append one dirty one does.
+  defp write(journal, binary, tag) do
+    case Native.journal_append(journal, binary, tag) do
+      {:ok, :write} ->
+        Native.journal_write(journal)
+        await(tag)
+
+      {:ok, :waits} ->
+        await(tag)
+
+      done ->
+        done
+    end
+  end
+
+  defp await(tag) do
+    receive do
+      {^tag, answer} -> answer
     end
   end
 
@@ -45,7 +80,7 @@ defmodule Snakepit.Ledger.Journal do
 
   @doc "Whether nothing was appended since the last was carried off."
   @spec empty?(reference()) :: boolean()
-  def empty?(journal), do: Native.journal_length(journal) == 0
+  def empty?(journal), do: Native.journal_empty(journal)
 
   @doc """
   Hands what was appended so far to `fun`, and forgets it if that gives `:ok`. If it does not, the
@@ -55,6 +90,8 @@ defmodule Snakepit.Ledger.Journal do
           :ok | {:error, Error.t()}
   def carry(journal, directory, fun) do
     old = old_file(directory)
+    # Notes that nothing followed.
+    Native.journal_write(journal)
 
     # One that is there already was not carried off last time, and goes first.
     with :ok <- carry_file(old, fun),
@@ -82,16 +119,6 @@ defmodule Snakepit.Ledger.Journal do
     {old, ignored_old} = read_file(old_file(directory), unreadable)
     {current, ignored} = read_file(file(directory), unreadable)
     {old ++ current, ignored_old + ignored}
-  end
-
-  @doc "Removes the files, when all they say is in the ledger or in the history."
-  @spec remove(Path.t()) :: :ok
-  def remove(directory) do
-    # The third is there if the BEAM died while it changed the one for the other; it is empty.
-    for file <- [file(directory), old_file(directory), Path.join(directory, "journal.new")],
-        do: File.rm(file)
-
-    :ok
   end
 
   defp carry_file(path, fun) do

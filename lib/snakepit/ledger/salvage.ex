@@ -26,15 +26,20 @@ defmodule Snakepit.Ledger.Salvage do
 
   @doc """
   The tuples in a DETS file, and whether there are as many as its header says; and those that were
-  freed. An error for what is no DETS file. With `:safe` no atom is made.
+  freed. An error for what is no DETS file. No atom is made.
   """
-  @spec read(Path.t(), [:safe]) :: {:ok, found()} | {:error, File.posix() | :not_a_table}
-  def read(path, options \\ [:safe]) do
-    with {:ok, bytes} <- File.read(path), {:ok, least} <- header(bytes) do
+  @spec read(Path.t()) :: {:ok, found()} | {:error, File.posix() | :not_a_table}
+  def read(path) do
+    with {:ok, bytes} <- File.read(path), do: parse(bytes)
+  end
+
+  @doc "The same for the bytes of such a file."
+  @spec parse(binary()) :: {:ok, found()} | {:error, :not_a_table}
+  def parse(bytes) do
+    with {:ok, least} <- header(bytes) do
       deadline = System.monotonic_time(:millisecond) + @patience_ms
 
-      {whole?, objects, leftovers} =
-        scan(bytes, 0, collections(bytes), {options, deadline}, {[], []})
+      {whole?, objects, leftovers} = scan(bytes, 0, collections(bytes), deadline, {[], []})
 
       complete? = whole? and length(objects) >= least
       {:ok, %{objects: objects, leftovers: leftovers, complete?: complete?}}
@@ -50,7 +55,7 @@ defmodule Snakepit.Ledger.Salvage do
 
   defp header(_other), do: {:error, :not_a_table}
 
-  defp scan(bytes, from, collections, {options, deadline} = how, {objects, leftovers} = found) do
+  defp scan(bytes, from, collections, deadline, {objects, leftovers} = found) do
     case :binary.match(bytes, @tuple, scope: {from, byte_size(bytes) - from}) do
       :nomatch ->
         {true, Enum.reverse(objects), Enum.reverse(leftovers)}
@@ -58,15 +63,15 @@ defmodule Snakepit.Ledger.Salvage do
       {position, _length} ->
         collections = Enum.drop_while(collections, fn {_from, to} -> to <= position end)
 
-        case decode(binary_part(bytes, position, byte_size(bytes) - position), options) do
+        case decode(binary_part(bytes, position, byte_size(bytes) - position)) do
           {:ok, object, used} ->
             {next, found} = sort_in(object, position, position + used, collections, found)
-            scan(bytes, next, collections, how, found)
+            scan(bytes, next, collections, deadline, found)
 
           :error ->
             if late?(deadline),
               do: {false, Enum.reverse(objects), Enum.reverse(leftovers)},
-              else: scan(bytes, position + 1, collections, how, found)
+              else: scan(bytes, position + 1, collections, deadline, found)
         end
     end
   end
@@ -93,8 +98,8 @@ defmodule Snakepit.Ledger.Salvage do
 
   defp late?(deadline), do: System.monotonic_time(:millisecond) > deadline
 
-  defp decode(bytes, options) do
-    {object, used} = :erlang.binary_to_term(bytes, [:used | options])
+  defp decode(bytes) do
+    {object, used} = :erlang.binary_to_term(bytes, [:used, :safe])
     {:ok, object, used}
   rescue
     ArgumentError -> :error

@@ -98,7 +98,9 @@ defmodule Snakepit.Ledger.Table do
     aside
   end
 
-  defp empty, do: %{run: nil, guardian: nil, grace: nil, workers: %{}, bad: 0}
+  @doc "What a table without objects says."
+  @spec empty() :: contents()
+  def empty, do: %{run: nil, guardian: nil, grace: nil, workers: %{}, bad: 0}
 
   defp object({:current_run, sealed}, contents), do: unseal(contents, :run, sealed)
   defp object({:guardian, sealed}, contents), do: unseal(contents, :guardian, sealed)

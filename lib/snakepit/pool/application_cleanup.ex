@@ -5,8 +5,9 @@ defmodule Snakepit.Pool.ApplicationCleanup do
 
   It is always started and does nothing while the application runs. Workers have ended by the time
   that it stops, and then all it does is look. What it finds gets its stop signal, all at once, and
-  SIGKILL after its own `:stop_timeout`, or after `cleanup_on_stop_timeout_ms` if it has none; then a look
-  at the whole process table shows whether anything with this run's marks is still there.
+  SIGKILL after its own `:stop_timeout`, or after `cleanup_on_stop_timeout_ms` if it has none. If a guardian
+  was lost during the run, a look at the whole process table then shows whether anything with this run's
+  marks is still there.
   """
 
   # Its own deadlines end it. How long they are depends on what workers were promised.
@@ -15,11 +16,9 @@ defmodule Snakepit.Pool.ApplicationCleanup do
   require Logger
 
   alias Snakepit.{Config, Error, Guardian, Native, Run, RunState, Strays, Telemetry}
+  alias Snakepit.Guardian.Predecessor
   alias Snakepit.Pool.{PIDLedger, ProcessRegistry}
-
-  # How long a registry that is being started again is waited for.
-  @patience_ms 10_000
-  @pause_ms 10
+  alias Snakepit.Pool.ProcessRegistry.Table
 
   @doc false
   def start_link(_opts), do: GenServer.start_link(__MODULE__, [], name: __MODULE__)
@@ -34,30 +33,22 @@ defmodule Snakepit.Pool.ApplicationCleanup do
     opts = opts |> Keyword.validate!(strict: false, last: false) |> Map.new()
     run = Run.current!()
     begun = System.monotonic_time(:millisecond)
-    all = await_registry(&ProcessRegistry.list_all_workers/0)
+    all = ProcessRegistry.list_all_workers()
     workers = for {_id, %{status: :active} = info} <- all, do: info
     os_pids = Enum.map(workers, & &1.os_pid)
     emit(:start, begun, run, os_pids)
     guarded = by_guardian(run, workers, {timeout_ms, kill_wait_ms}, opts)
-    report = add(guarded, Strays.stop(run, timeout_ms, kill_wait_ms))
-    await_registry(&ProcessRegistry.cleanup_dead_workers/0)
+    report = add(guarded, beside_guardian(run, timeout_ms, kill_wait_ms))
+    Table.await(&ProcessRegistry.cleanup_dead_workers/0)
     event = if report.survivors == [], do: :success, else: :timeout
     emit(event, begun, run, if(event == :timeout, do: report.survivors, else: os_pids))
     report
   end
 
-  # A guardian that is lost takes the registry along, and its table; both are back in a moment.
-  defp await_registry(fun, patience_ms \\ @patience_ms) do
-    fun.()
-  catch
-    _kind, _not_there when patience_ms > 0 ->
-      receive(after: (@pause_ms -> await_registry(fun, patience_ms - @pause_ms)))
-  end
-
   @impl true
   def init(_opts) do
     Process.flag(:trap_exit, true)
-    {:ok, Config.fetch!()}
+    {:ok, Config.current()}
   end
 
   @impl true
@@ -103,9 +94,15 @@ defmodule Snakepit.Pool.ApplicationCleanup do
     report
   end
 
+  # A pass over the whole process table, for what a guardian that was lost has left behind. Where none was,
+  # all that the run has started is below the one that has just answered.
+  defp beside_guardian(run, timeout_ms, kill_wait_ms) do
+    if Predecessor.any?(run), do: Strays.stop(run, timeout_ms, kill_wait_ms), else: none([])
+  end
+
   # All that has the marks of the run.
   defp unguarded(run, _workers, {timeout_ms, kill_wait_ms}, %{last: true}, _server),
-    do: swept(Native.run_sweep(run.id, timeout_ms, kill_wait_ms))
+    do: swept(Native.run_sweep(run.id, Strays.noted(run), timeout_ms, kill_wait_ms))
 
   # The marks are those of the next ones too, so only those that were known. What they have left behind
   # is swept up by the server before it ends.

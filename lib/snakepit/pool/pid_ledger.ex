@@ -3,9 +3,10 @@ defmodule Snakepit.Pool.PIDLedger do
   What must be known of this run's processes when nobody is left to ask: the DETS table of the run
   and its journal.
 
-  `register_process/2` and `unregister_process/1` are one `write` each, done by the caller: when they
-  return the kernel has it, and no `kill -9` of the BEAM can take it back. This process carries the
-  journal into DETS once a second, and both into the history when the application stops.
+  When `register_process/2` returns for a process, the kernel has it, and no `kill -9` of the BEAM can take
+  it back. A reservation, which names no process, and what `unregister_process/1` says, of a process that is
+  gone, are written together with the next record, within a second. This process carries the journal into
+  DETS once a second, and both into the history when the application stops.
 
   It is also the first thing that starts: it ends what earlier runs have left behind before anything
   else may run.
@@ -64,8 +65,9 @@ defmodule Snakepit.Pool.PIDLedger do
     end
 
     run = Run.current!()
+    append = if fields[:status] == :reserved, do: &Journal.note/2, else: &Journal.append/2
 
-    Journal.append(run.journal, {
+    append.(run.journal, {
       :worker,
       worker_id,
       run.id,
@@ -85,13 +87,14 @@ defmodule Snakepit.Pool.PIDLedger do
   defp valid?(key, nil), do: key in [:os_pid, :pgid, :identity, :elixir_pid]
   defp valid?(key, pid) when key in [:os_pid, :pgid], do: is_integer(pid) and pid in 1..@largest
   defp valid?(:identity, value), do: is_binary(value)
-  defp valid?(:elixir_pid, value), do: is_binary(value) and String.valid?(value)
+  # The registry makes a pid of it when it is started again.
+  defp valid?(:elixir_pid, value), do: is_binary(value) and value =~ ~r/\A<\d+\.\d+\.\d+>\z/
   defp valid?(_unknown, _value), do: false
 
   @doc "Forgets a worker. Whoever calls this knows that its process is gone."
   @spec unregister_process(String.t()) :: :ok | {:error, Error.t()}
   def unregister_process(worker_id) when is_binary(worker_id) do
-    Journal.append(Run.current!().journal, {:gone, worker_id})
+    Journal.note(Run.current!().journal, {:gone, worker_id})
   end
 
   @doc "Notes who the guardian is, so that a later start can wait for it to finish."
@@ -102,6 +105,10 @@ defmodule Snakepit.Pool.PIDLedger do
   @doc "Every record of this run."
   @spec all() :: [entry()]
   def all, do: GenServer.call(__MODULE__, :all, 30_000)
+
+  # The same, for a registry that begins, as it does at each start: nothing is written for it.
+  @doc false
+  def recall, do: GenServer.call(__MODULE__, :recall, 30_000)
 
   @doc "The OS pids of this run's recorded processes."
   @spec get_all_pids() :: [pos_integer()]
@@ -134,6 +141,13 @@ defmodule Snakepit.Pool.PIDLedger do
   @spec path() :: Path.t()
   def path, do: Table.path(Run.current!().directory)
 
+  # As a child of the supervisor that is no process: what comes after it starts when the disk knows that this
+  # run is running, and not at all if that failed.
+  @doc false
+  def await_recorded do
+    with nil <- GenServer.call(__MODULE__, :failure, :infinity), do: :ignore
+  end
+
   # Says how the barrier went; it is kept in the history.
   @doc false
   def note_shutdown(report), do: GenServer.cast(__MODULE__, {:shutdown, report})
@@ -147,31 +161,48 @@ defmodule Snakepit.Pool.PIDLedger do
   defp open do
     Process.flag(:trap_exit, true)
     run = Run.current!()
-    config = Config.fetch!()
+    config = Config.current()
+
+    # Not after a crash of this process: then the run is where it was.
+    fresh? = RunState.current() == :initializing
+    if fresh?, do: clean_up(run, config)
 
     state = %{
       run: run,
       config: config,
-      table: open!(run),
+      # From `handle_continue/2` on; or why there is none.
+      table: nil,
+      failure: nil,
       # Whether all that had been appended when it was last carried has arrived in the table.
       carried?: false,
       failing: nil,
       report: nil
     }
 
-    # Not after a crash of this process: then the run is where it was.
-    if RunState.current() == :initializing, do: clean_up(run, config)
-    {:ok, schedule(carry(state))}
+    {:ok, schedule(state), {:continue, {:record, fresh?}}}
+  end
+
+  # While the guardian's program is started, which takes as long. See `await_recorded/0`.
+  @impl true
+  def handle_continue({:record, fresh?}, %{run: run} = state) do
+    if fresh?, do: advance!(:running, run)
+    {:noreply, %{state | table: open!(run)}}
+  rescue
+    error -> {:noreply, %{state | failure: {error, __STACKTRACE__}}}
   end
 
   @impl true
-  def handle_call(:all, _from, state) do
-    state = carry(state)
+  def handle_call(:all, from, state), do: handle_call(:recall, from, carry(state))
+
+  def handle_call(:recall, _from, state) do
     {entries, _ignored} = Journal.read(state.run.directory)
-    # What could not be carried into the table is in the journal still.
+    # What was not carried into the table yet is in the journal still.
     contents = state.table |> Table.contents() |> Table.apply_entries(entries)
     {:reply, Map.values(contents.workers), state}
   end
+
+  def handle_call(:failure, _from, state),
+    do: {:reply, state.failure && {:error, state.failure}, state}
 
   @impl true
   def handle_cast({:shutdown, report}, state), do: {:noreply, %{state | report: report}}
@@ -181,6 +212,9 @@ defmodule Snakepit.Pool.PIDLedger do
   def handle_info(_other, state), do: {:noreply, state}
 
   @impl true
+  # Half a start. The next one finds what there is of it.
+  def terminate(_reason, %{table: nil}), do: :ok
+
   def terminate(reason, state) do
     # Restarted after a crash it goes on with the run; otherwise this is the end of it.
     if orderly?(reason), do: finish(state), else: carry(state)
@@ -190,19 +224,19 @@ defmodule Snakepit.Pool.PIDLedger do
   defp orderly?(reason), do: reason in [:normal, :shutdown] or match?({:shutdown, _}, reason)
 
   defp clean_up(run, config) do
-    :cleaning_stale |> RunState.advance() |> DataDir.written!(run.data_dir)
+    advance!(:cleaning_stale, run)
     Reaper.reap(run, config)
-    :running |> RunState.advance() |> DataDir.written!(run.data_dir)
   end
+
+  defp advance!(state, run), do: state |> RunState.advance() |> DataDir.written!(run.data_dir)
 
   defp finish(state) do
     # Not stopped by anybody: its supervisor has given up.
     if RunState.current() == :running, do: RunState.shut_down()
     report = state.report || %{found: 0, killed: 0, survivors: [], clean_shutdown: false}
 
-    with :ok <- RunState.advance(:terminated, clean_shutdown: report.clean_shutdown) do
-      state = carry(state)
-      %{run: record} = Table.contents(state.table)
+    with {:ok, record} <-
+           RunState.advance(:terminated, clean_shutdown: report.clean_shutdown) do
       by = if report.clean_shutdown, do: :clean_shutdown, else: :cleanup
 
       counts = %{
@@ -219,8 +253,7 @@ defmodule Snakepit.Pool.PIDLedger do
         ambiguous: 0
       })
 
-      History.close(state.run.directory, record, by, counts)
-      History.prune(state.run.data_dir, state.config.history.keep)
+      History.close(state.run.directory, record, by, counts, state.config.history.keep)
     end
   end
 
@@ -242,11 +275,9 @@ defmodule Snakepit.Pool.PIDLedger do
 
   # Failing is nothing that the workers would have to know of: the journal has it all, and refuses
   # new ones if it cannot take them.
-  defp carry(state) do
-    %{run: run, table: table} = state
-
-    # Mostly nothing has happened, and then no file is touched.
-    if state.carried? and Journal.empty?(run.journal) do
+  defp carry(%{run: run, table: table} = state) do
+    # Mostly nothing has happened, and then no file is touched. A start that has failed has no table.
+    if table == nil or (state.carried? and Journal.empty?(run.journal)) do
       state
     else
       case Journal.carry(run.journal, run.directory, &Table.store(table, &1)) do

@@ -10,7 +10,7 @@ defmodule Snakepit.Pool.ProcessRegistry do
       :ok = ProcessRegistry.activate_worker(id, self(), child.os_pid, identity: child.identity)
       :ok = Guardian.release(child)
 
-  When `reserve_worker/1` and `activate_worker/4` return, the ledger has it: see
+  When `activate_worker/4` returns, the ledger has the process, and its reservation: see
   `Snakepit.Pool.PIDLedger`. Neither waits for another process; nor does any function that reads.
   Forgetting is done by one alone, so that no two forget one worker, and the second of them the next one
   of that name: whoever passes the gate of its entry first.
@@ -168,36 +168,47 @@ defmodule Snakepit.Pool.ProcessRegistry do
   end
 
   # Order: the ledger first. If that fails the entry stays, and whoever comes by later tries again;
-  # and nobody can take the name before the ledger has let go of it.
-  defp remove(%{worker_id: worker_id}) do
+  # and nobody can take the name before the ledger has let go of it. A reservation that the ledger keeps
+  # names no process.
+  defp remove(%{worker_id: worker_id, status: status}) do
     case PIDLedger.unregister_process(worker_id) do
-      :ok ->
+      {:error, error} when status != :reserved ->
+        Table.reopen(worker_id)
+        {:error, %{error | operation: :unregister_worker}}
+
+      _done ->
         Table.delete(worker_id)
         unless Table.drop_new(worker_id), do: GenServer.cast(__MODULE__, {:forgotten, worker_id})
         :forgotten
-
-      {:error, error} ->
-        Table.reopen(worker_id)
-        {:error, %{error | operation: :unregister_worker}}
     end
   end
 
-  @doc "What is known of a worker."
+  @doc """
+  What is known of a worker. The reason is `:not_found`, or `:registry_down` while the registry is being
+  started again.
+  """
   @spec get_worker_info(String.t()) :: {:ok, info()} | {:error, Error.t()}
   def get_worker_info(worker_id) do
     case Table.lookup(worker_id) do
       nil -> {:error, error(:get_worker_info, :not_found, worker_id)}
       info -> {:ok, info}
     end
+  rescue
+    ArgumentError -> {:error, error(:get_worker_info, :registry_down, worker_id)}
   end
 
-  @doc "All workers, reserved ones included."
+  @doc """
+  All workers, reserved ones included. A registry that is being started again, because the guardian was
+  lost, is waited for: it would seem to have none.
+  """
   @spec list_all_workers() :: [{String.t(), info()}]
-  def list_all_workers, do: for(info <- Table.all(), do: {info.worker_id, info})
+  def list_all_workers do
+    for info <- Table.await(&Table.all/0), do: {info.worker_id, info}
+  end
 
   @doc "Whether a worker of this id is registered or reserved."
   @spec worker_registered?(String.t()) :: boolean()
-  def worker_registered?(worker_id), do: Table.lookup(worker_id) != nil
+  def worker_registered?(worker_id), do: Table.await(fn -> Table.lookup(worker_id) != nil end)
 
   @doc "The OS pids of all active workers."
   @spec get_active_process_pids() :: [pos_integer()]

@@ -35,8 +35,5 @@ defmodule Snakepit.Pool.Report do
       {:ok, info} -> info.os_pid
       {:error, _none} -> nil
     end
-  rescue
-    # The registry is being started again.
-    ArgumentError -> nil
   end
 end

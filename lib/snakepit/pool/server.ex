@@ -27,8 +27,7 @@ defmodule Snakepit.Pool.Server do
       restarts: [],
       next: opts[:size] + 1,
       slots: Map.new(1..opts[:size], &{&1, nil}),
-      # Slots by whatever a message names: a starter, a worker's pid, a worker's id.
-      starters: %{},
+      # Slots by whatever a message names: a worker's pid, a worker's id.
       pids: %{},
       ids: %{},
       idle: :queue.new(),
@@ -40,19 +39,23 @@ defmodule Snakepit.Pool.Server do
     }
 
     state = Enum.reduce(1..opts[:size], state, &add_slot(&2, &1))
-    {:ok, await_launches(state)}
+    {:ok, await_launches(state, Map.keys(state.pids))}
   end
 
   defp prefix(nil), do: Worker.Launch.unique_id("pool")
   defp prefix(name) when is_atom(name), do: inspect(name)
   defp prefix(_name), do: prefix(nil)
 
-  defp await_launches(%{starters: starters} = state) when starters == %{}, do: state
+  # Until each of the first workers has a process or has ended.
+  defp await_launches(state, []), do: state
 
-  defp await_launches(state) do
+  defp await_launches(state, [pid | others]) do
     receive do
-      {:EXIT, starter, reason} when is_map_key(state.starters, starter) ->
-        state |> launched(starter, reason) |> await_launches()
+      {Worker, ^pid, {:launched, _id}} ->
+        await_launches(state, others)
+
+      {:DOWN, _monitor, :process, ^pid, reason} ->
+        await_launches(down(state, pid, reason), others)
     end
   end
 
@@ -87,9 +90,7 @@ defmodule Snakepit.Pool.Server do
   @impl true
   def handle_info({Worker, pid, {:ready, id}}, state) do
     case slot_by_id(state, id) do
-      %Slot{state: :starting} = slot ->
-        slot = if slot.pid == pid, do: slot, else: Slot.occupied(slot, pid)
-
+      %Slot{state: :starting, pid: ^pid} = slot ->
         {:noreply,
          state
          |> put_slot(Slot.ready(slot, now()))
@@ -122,17 +123,13 @@ defmodule Snakepit.Pool.Server do
   # From here on nobody gets it any more; its place is free when it is gone.
   def handle_info({Worker, pid, {:ended, id, reason}}, state) do
     case slot_by_id(state, id) do
-      %Slot{pid: known, ended: nil} = slot when known in [nil, pid] ->
-        slot = if known, do: slot, else: Slot.occupied(slot, pid)
+      %Slot{pid: ^pid, ended: nil} = slot ->
         {:noreply, put_slot(state, %{slot | ended: reason, state: :stopping})}
 
       _known_or_another ->
         {:noreply, state}
     end
   end
-
-  def handle_info({:EXIT, starter, reason}, state) when is_map_key(state.starters, starter),
-    do: {:noreply, launched(state, starter, reason)}
 
   def handle_info({:EXIT, supervisor, reason}, %{supervisor: supervisor} = state),
     do: {:stop, reason, state}
@@ -193,46 +190,19 @@ defmodule Snakepit.Pool.Server do
     :exit, _reason -> :ok
   end
 
-  # A process of its own: the pool does not wait for the guardian.
+  # Neither the pool nor its supervisor waits for the guardian: the worker launches its process when it
+  # runs, and tells.
   defp start(state, slot) do
-    {supervisor, opts, pool} = {state.supervisor, [id: slot.id] ++ state.worker, self()}
+    opts = [id: slot.id] ++ state.worker
 
     spec = %{
       Worker.child_spec(opts)
-      | start: {Worker, :start_link, [opts, pool]},
+      | start: {Worker, :start_link, [opts, self()]},
         restart: :temporary
     }
 
-    starter =
-      spawn_link(fn ->
-        exit({:shutdown, {:launched, DynamicSupervisor.start_child(supervisor, spec)}})
-      end)
-
-    state
-    |> put_slot(%{slot | state: :starting, starter: starter})
-    |> Map.update!(:starters, &Map.put(&1, starter, slot.number))
-  end
-
-  defp launched(state, starter, reason) do
-    {number, starters} = Map.pop(state.starters, starter)
-    state = %{state | starters: starters}
-
-    case {state.slots[number], reason} do
-      {nil, {:shutdown, {:launched, {:ok, pid}}}} ->
-        # Removed while it started.
-        Process.exit(pid, :shutdown)
-        state
-
-      {%Slot{pid: nil, starter: ^starter} = slot, {:shutdown, {:launched, {:ok, pid}}}} ->
-        put_slot(state, Slot.occupied(slot, pid))
-
-      {%Slot{starter: ^starter} = slot, {:shutdown, {:launched, {:error, error}}}} ->
-        gone(state, slot, error)
-
-      # The worker itself was quicker to tell, and may be gone again.
-      {_slot, _reason} ->
-        state
-    end
+    {:ok, pid} = DynamicSupervisor.start_child(state.supervisor, spec)
+    put_slot(state, Slot.occupied(%{slot | state: :starting}, pid))
   end
 
   defp down(state, pid, reason) do
@@ -250,10 +220,11 @@ defmodule Snakepit.Pool.Server do
 
   defp gone(state, slot, reason) do
     now = now()
-    slot = Slot.failed(slot, reason, now)
+    error = Error.from_exit(reason)
+    slot = Slot.failed(slot, error, now)
     recent = Enum.filter(state.restarts, &(now - &1 < state.max_ms))
     budget? = length(recent) < state.max_restarts
-    state = %{state | restarts: [now | Enum.take(recent, state.max_restarts)], last_error: reason}
+    state = %{state | restarts: [now | Enum.take(recent, state.max_restarts)], last_error: error}
 
     case Slot.delay(slot, budget?) do
       0 ->
@@ -312,11 +283,6 @@ defmodule Snakepit.Pool.Server do
   defp leave(state, %Slot{state: :busy} = slot, how, false),
     do: put_slot(state, %{slot | leaving: how})
 
-  # Its process is not known yet; the starter will find that it has gone.
-  defp leave(state, %Slot{pid: nil} = slot, :remove, _force?),
-    do: gone(state, %{slot | leaving: :remove}, nil)
-
-  defp leave(state, %Slot{pid: nil}, :restart, _force?), do: state
   defp leave(state, slot, how, _force?), do: stop_worker(state, %{slot | leaving: how})
 
   # Not through the supervisor, which would wait for it and keep others from starting.
@@ -389,7 +355,7 @@ defmodule Snakepit.Pool.Server do
   end
 
   defp because(nil), do: ""
-  defp because(error), do: "; the last failure: #{Slot.describe(error)}"
+  defp because(error), do: "; the last failure: #{Exception.message(error)}"
 
   defp now, do: System.monotonic_time(:millisecond)
 end

@@ -12,7 +12,6 @@ defmodule Snakepit.Pool.Slot do
   defstruct [
     :number,
     :id,
-    :starter,
     :pid,
     :monitor,
     :ready_at,
@@ -38,14 +37,14 @@ defmodule Snakepit.Pool.Slot do
   def ready(%__MODULE__{} = slot, now), do: %{slot | state: :idle, ready_at: now}
 
   @doc "The worker is gone, and was not meant to be."
-  def failed(%__MODULE__{} = slot, reason, now) do
+  def failed(%__MODULE__{} = slot, error, now) do
     stable? = slot.ready_at != nil and now - slot.ready_at >= @stable_ms
 
     %{
       vacant(slot)
       | failures: if(stable?, do: 1, else: slot.failures + 1),
         restarts: slot.restarts + 1,
-        last_error: reason
+        last_error: error
     }
   end
 
@@ -53,9 +52,7 @@ defmodule Snakepit.Pool.Slot do
   def vacant(%__MODULE__{} = slot) do
     %{
       slot
-      | # Who started it may tell of that only now, and means the one that is gone.
-        starter: nil,
-        pid: nil,
+      | pid: nil,
         monitor: nil,
         lease: nil,
         ready_at: nil,
@@ -73,9 +70,4 @@ defmodule Snakepit.Pool.Slot do
       true -> min(@first_delay_ms * Integer.pow(2, max(failures, 1) - 1), @longest_delay_ms)
     end
   end
-
-  @doc "The reason of a failure, for people."
-  def describe({:shutdown, reason}), do: describe(reason)
-  def describe(%{__exception__: true} = error), do: Exception.message(error)
-  def describe(reason), do: inspect(reason)
 end

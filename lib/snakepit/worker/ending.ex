@@ -3,7 +3,7 @@ defmodule Snakepit.Worker.Ending do
 
   # How a worker ends: its tree, its connections, and its entry in the registry.
 
-  alias Snakepit.{Error, Guardian}
+  alias Snakepit.{Error, Guardian, Telemetry}
   alias Snakepit.Pool.ProcessRegistry
   alias Snakepit.Worker.{Launch, News, Output}
 
@@ -16,6 +16,16 @@ defmodule Snakepit.Worker.Ending do
   `how` is `:graceful` or `:forced`; it makes no difference for a process that has ended by itself.
   """
   def run(worker, how, reason) do
+    metadata = %{worker_id: worker.options.id, os_pid: worker.child.os_pid, reason: reason}
+
+    Telemetry.span([:snakepit, :shutdown], metadata, fn ->
+      {answer, method, worker} = end_all(worker, how, reason)
+      error = with {:error, error} <- answer, do: %{error: error}, else: (:ok -> %{})
+      {{answer, worker}, Map.put(error, :method, method)}
+    end)
+  end
+
+  defp end_all(worker, how, reason) do
     begun = System.monotonic_time(:millisecond)
     %{ended: {answer, method}} = worker = end_process(worker, how)
     tail = tail(worker)
@@ -24,7 +34,7 @@ defmodule Snakepit.Worker.Ending do
     answer = forget(worker, answer)
     News.ended(worker, reason, tail)
     News.cleaned_up(worker, method, answer, begun)
-    {answer, %{worker | child: nil, output: nil, monitor: nil}}
+    {answer, method, %{worker | child: nil, output: nil, monitor: nil}}
   end
 
   @doc """
@@ -70,15 +80,23 @@ defmodule Snakepit.Worker.Ending do
   def not_ready(worker, why) do
     why = with {:exited, exit, _tail} <- why, do: reason(exit)
     {reason, detail} = explain(why, worker.options.ready_timeout)
+    {status, signal} = ended_with(why)
 
     %Error{
       operation: :start,
       reason: reason,
+      status: status,
+      signal: signal,
       os_pid: worker.child.os_pid,
       detail: detail,
       output: tail(worker)
     }
   end
+
+  defp ended_with(:normal), do: {0, nil}
+  defp ended_with({:exit_status, status}), do: {status, nil}
+  defp ended_with({:exit_signal, signal}), do: {nil, signal}
+  defp ended_with(_why), do: {nil, nil}
 
   defp explain(:normal, _timeout), do: {:exit_status, "ended with status 0 before it was ready"}
 
@@ -92,8 +110,13 @@ defmodule Snakepit.Worker.Ending do
   defp explain(:guardian_down, _timeout), do: {:guardian_down, nil}
   defp explain({:parent, reason}, _), do: {:shutting_down, "told to stop: #{inspect(reason)}"}
 
-  defp explain({:crashed, :heartbeat_timeout}, _timeout),
+  defp explain({:monitor, :heartbeat_timeout}, _timeout),
     do: {:not_ready, "gave no heartbeats before it was ready"}
+
+  defp explain({:monitor, reason}, _timeout),
+    do: {:not_ready, "its heartbeat monitor ended: #{Exception.format_exit(reason)}"}
+
+  defp explain({:fault, reason}, _timeout), do: {:not_ready, News.describe(nil, reason)}
 
   defp explain({:crashed, reason}, _timeout),
     do: {:not_ready, "the :ready function crashed: #{Exception.format_exit(reason)}"}

@@ -117,8 +117,6 @@ defmodule Snakepit.Worker.Launch do
       {:ok, %{owner: owner}} -> not Process.alive?(owner)
       {:error, _gone} -> true
     end
-  rescue
-    ArgumentError -> true
   end
 
   defp passes?(_error, _id), do: false
@@ -241,10 +239,32 @@ defmodule Snakepit.Worker.Launch do
     end
   end
 
-  defp describe(%Error{step: :execve, detail: nil, reason: reason} = error, %{cmd: [program | _]}),
-    do: %{error | detail: "cannot execute #{inspect(program)}: #{reason}"}
+  # The step that failed, with what it was about.
+  defp describe(%Error{step: :cap_kill} = error, _command), do: error
+
+  defp describe(%Error{detail: nil, step: step} = error, command) when step != nil,
+    do: %{error | detail: step(step, error.reason, command)}
 
   defp describe(error, _command), do: error
+
+  defp step(:execve, :enoent, %{cmd: [program | _]}) do
+    "cannot execute #{inspect(program)}: #{Error.posix(:enoent)}; the program, or the interpreter " <>
+      "that its first line names, was not found"
+  end
+
+  defp step(:execve, reason, %{cmd: [program | _]}),
+    do: "cannot execute #{inspect(program)}: #{Error.posix(reason)}"
+
+  defp step(:cd, reason, %{cd: directory}) when directory != nil,
+    do: "cannot change to the directory #{inspect(directory)}: #{Error.posix(reason)}"
+
+  defp step(:stdio, reason, %{stdio: {:file, path}}),
+    do: "cannot open #{inspect(path)} for its output: #{Error.posix(reason)}"
+
+  defp step(:rlimits, reason, %{rlimits: limits}),
+    do: "cannot set the limits #{inspect(limits)}: #{Error.posix(reason)}"
+
+  defp step(step, reason, _command), do: "#{step}: #{Error.posix(reason)}"
 
   defp undo(id, child, sockets, error) do
     close(sockets)

@@ -5,7 +5,7 @@ defmodule Snakepit.Worker.News do
 
   require Logger
 
-  alias Snakepit.{Error, Telemetry}
+  alias Snakepit.{Error, RunState, Telemetry}
   alias Snakepit.Worker.{Ending, Tail}
 
   @doc "Its process runs and is ready."
@@ -40,6 +40,14 @@ defmodule Snakepit.Worker.News do
     )
   end
 
+  @doc "Its process was lost with the guardian, and cannot be started again."
+  def not_restarted(worker, error) do
+    Logger.error(
+      "Snakepit worker #{worker.options.id} has lost its OS process #{worker.child.os_pid} with the " <>
+        "guardian and cannot start it again: #{Exception.message(error)}"
+    )
+  end
+
   @doc "Its process is gone, with everything that it had started."
   def ended(worker, reason, tail) do
     exit = with {exit, _tail} <- worker.exit, do: exit
@@ -67,6 +75,10 @@ defmodule Snakepit.Worker.News do
     end
 
     cond do
+      # The application stops, and ends everything.
+      RunState.current() != :running -> Logger.debug(message)
+      # `Snakepit.cleanup/1`, which is no failure of this one.
+      match?({%{asked: true}, _tail}, worker.exit) -> Logger.debug(message)
       not Ending.orderly?(reason) -> Logger.error(message)
       worker.tree_gone? -> Logger.debug(message)
       # Asked to go, it went.
@@ -74,9 +86,34 @@ defmodule Snakepit.Worker.News do
     end
   end
 
+  @doc "Whether `ended/3` has told everything that there is to tell about the end of a worker."
+  def told?({kind, _}) when kind in [:exit_status, :exit_signal, :survivors], do: true
+
+  def told?(reason)
+      when reason in [
+             :heartbeat_timeout,
+             :guardian_down,
+             :max_packet,
+             :unexpected_output,
+             :unanswered
+           ],
+      do: true
+
+  def told?(%Error{}), do: true
+  def told?(_reason), do: false
+
   @doc "How it ended, for people."
   def describe(_exit, :heartbeat_timeout), do: "gave no heartbeats and was ended"
   def describe(_exit, :guardian_down), do: "was lost with the guardian"
+
+  def describe(_exit, :max_packet),
+    do: "wrote a line or packet longer than its :max_packet and was ended"
+
+  def describe(_exit, :unexpected_output),
+    do: "wrote a packet that answers no request and was ended; set :output if it may do that"
+
+  def describe(_exit, :unanswered),
+    do: "did not answer a request within its :answer_timeout and was ended"
 
   def describe(_exit, {:survivors, os_pids}),
     do: "cannot be ended; still there are #{Error.pids(os_pids)}"

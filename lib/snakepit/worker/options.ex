@@ -22,9 +22,12 @@ defmodule Snakepit.Worker.Options do
     :ping,
     :owner,
     on_guardian_down: :restart,
+    stop_order: :together,
     stdio: :tail,
     output: :quiet,
     ready_timeout: 15_000,
+    max_packet: 16_777_216,
+    answer_timeout: 30_000,
     stop_signal: :sigterm,
     stop_timeout: @stop_timeout,
     tail_bytes: 65_536,
@@ -40,16 +43,22 @@ defmodule Snakepit.Worker.Options do
     run_id_flag: {:text, nil},
     stdio: {:stdio, :tail},
     packet: {{:one_of, [:raw, :line, 4]}, nil},
+    max_packet: {:max_packet, 16_777_216},
+    answer_timeout: {:pos_integer, 30_000},
     output: {:output, nil},
     ready: {:ready, nil},
     ready_timeout: {:pos_integer, 15_000},
     on_guardian_down: {{:one_of, [:restart, :exit]}, :restart},
+    stop_order: {{:one_of, [:together, :supervisor]}, :together},
     heartbeat: {:heartbeat, nil},
     ping: {:ping, nil}
   ]
 
   # Some weeks: a timer can wait for it, and for what is added to it.
   @longest_ms 0x7FFFFFFF
+
+  # What the length of a packet is kept in by the socket.
+  @longest_packet 0x7FFFFFFF
 
   @heartbeat_keys [:ping_interval, :timeout_threshold, :max_missed_heartbeats]
 
@@ -66,7 +75,7 @@ defmodule Snakepit.Worker.Options do
     check_command!(rest)
     heartbeat = heartbeat(own, config.heartbeat)
     # Before the command, which needs it for its last argument.
-    id = own.id || Launch.unique_id("worker")
+    id = own.id || id(own.name)
     output = own.output || if(config.log_output, do: :logger, else: :quiet)
 
     command = command(rest, own)
@@ -77,12 +86,15 @@ defmodule Snakepit.Worker.Options do
       command: command,
       stdio: own.stdio,
       packet: own.packet,
+      max_packet: own.max_packet,
+      answer_timeout: own.answer_timeout,
       output: output,
       ready: own.ready,
       ready_timeout: own.ready_timeout,
       stop_signal: command.stop_signal,
       stop_timeout: command.stop_timeout || @stop_timeout,
       on_guardian_down: own.on_guardian_down,
+      stop_order: own.stop_order,
       heartbeat: heartbeat,
       ping: own.ping,
       tail_bytes: config.output_tail_bytes,
@@ -91,6 +103,10 @@ defmodule Snakepit.Worker.Options do
 
     agree!(options, own)
   end
+
+  # The log, the ledger and `Snakepit.workers/0` then say what its owner calls it.
+  defp id(name) when is_atom(name) and name != nil, do: inspect(name)
+  defp id(_none_or_elsewhere), do: Launch.unique_id("worker")
 
   @doc "What is to be connected: see `Snakepit.Worker.Launch`."
   def plan(%__MODULE__{} = options) do
@@ -104,15 +120,15 @@ defmodule Snakepit.Worker.Options do
 
   # Output that somebody wants to see passes through the BEAM. Errors belong to it, except where it is
   # a channel with a format of its own.
-  defp connection(%{stdio: :pipe, packet: packet}), do: {:pipe, socket_options(packet)}
+  defp connection(%{stdio: :pipe} = options), do: {:pipe, socket_options(options)}
   defp connection(%{output: :quiet, ready: ready}) when not is_tuple(ready), do: nil
   defp connection(%{output: :quiet, ready: {kind, _}}) when kind != :output, do: nil
-  defp connection(%{stdio: :tail}), do: {:stream, socket_options(:line)}
+  defp connection(%{stdio: :tail}), do: {:stream, socket_options(%{packet: :line})}
   # `:log_output` of the configuration is no reason to refuse those that write elsewhere.
   defp connection(_options), do: nil
 
   # Lines are cut by `Snakepit.Worker.Lines`.
-  defp socket_options(4), do: [packet: 4]
+  defp socket_options(%{packet: 4, max_packet: limit}), do: [packet: 4, packet_size: limit]
   defp socket_options(_raw_or_line), do: [packet: :raw, buffer: 65_536]
 
   defp command(rest, own) do
@@ -182,7 +198,9 @@ defmodule Snakepit.Worker.Options do
     end
   end
 
-  defp check!(_type, key, nil) when key not in [:ready_timeout, :on_guardian_down], do: nil
+  @never_nil [:ready_timeout, :on_guardian_down, :stop_order, :max_packet, :answer_timeout]
+
+  defp check!(_type, key, nil) when key not in @never_nil, do: nil
 
   defp check!({:one_of, choices}, key, value) do
     if value in choices, do: value, else: mismatch(key, "one of #{inspect(choices)}", value)
@@ -237,6 +255,11 @@ defmodule Snakepit.Worker.Options do
 
   defp check!(:pos_integer, key, other),
     do: mismatch(key, "a number of milliseconds from 1 to #{@longest_ms}", other)
+
+  defp check!(:max_packet, _key, value) when value in 1..@longest_packet, do: value
+
+  defp check!(:max_packet, key, other),
+    do: mismatch(key, "a number of bytes from 1 to #{@longest_packet}", other)
 
   defp check!(:heartbeat, _key, value) when is_boolean(value), do: value
 

@@ -9,21 +9,44 @@ defmodule Snakepit.Worker.Output do
 
   require Logger
 
-  alias Snakepit.Worker.{Input, Lines, Tail}
+  alias Snakepit.Error
+  alias Snakepit.Worker.{Input, Lines, Requests, Tail}
 
+  # Output that is passed on and answers nobody comes in pieces if its lines are longer.
+  @passed_on_bytes 65_536
+
+  @enforce_keys [:id, :socket, :kind, :packet, :deliver, :tail]
   defstruct [
     :id,
     :socket,
     :kind,
+    :packet,
     :deliver,
     :input,
     :tail,
-    :rest,
+    :lines,
+    :fault,
     open?: true,
-    requests: :queue.new()
+    requests: %Requests{}
   ]
 
-  @type t :: %__MODULE__{}
+  @typedoc """
+  `lines` is the beginning of a line, where output is cut into lines. `fault` is what the process has done
+  that leaves nobody sure of its answers: the worker ends with it.
+  """
+  @type t :: %__MODULE__{
+          id: String.t(),
+          socket: :gen_tcp.socket(),
+          kind: :pipe | :stream,
+          packet: :raw | :line | 4 | nil,
+          deliver: term(),
+          input: Input.t() | nil,
+          tail: Tail.t(),
+          lines: Lines.t() | nil,
+          fault: :max_packet | :unexpected_output | nil,
+          open?: boolean(),
+          requests: Requests.t()
+        }
 
   @doc "Takes over a connection. `nil` if output does not pass through the BEAM."
   def new(_options, %{stdio: nil}), do: nil
@@ -38,41 +61,67 @@ defmodule Snakepit.Worker.Output do
       id: options.id,
       socket: socket,
       kind: kind,
+      packet: options.packet,
       deliver: options.output,
       tail: Tail.new(options.tail_bytes),
-      # The beginning of a line, where output is cut into lines.
-      rest: if(kind == :stream or options.packet == :line, do: ""),
+      lines: lines(kind, options),
       input: if(input, do: Input.start_link(input, options.packet))
     }
 
     next(output)
   end
 
-  @doc "Takes what has come, hands it on, and asks for more. Gives the packets in it."
+  defp lines(:stream, _options), do: Lines.new(@passed_on_bytes)
+  defp lines(:pipe, %{packet: :line, max_packet: limit}), do: Lines.new(limit)
+  defp lines(:pipe, _options), do: nil
+
+  @doc "Takes what has come, hands it on, and asks for more. Returns the packets in it."
   def take(%__MODULE__{} = output, data) do
     {packets, output} = output |> keep(data) |> cut(data)
     {packets, packets |> Enum.reduce(output, &deliver(&2, &1)) |> next()}
   end
 
-  defp cut(%{rest: nil} = output, data), do: {[data], output}
+  defp cut(%{lines: nil} = output, data), do: {[data], output}
+
+  defp cut(%{kind: :stream} = output, data) do
+    {pieces, lines} = Lines.split_or_cut(output.lines, data)
+    {pieces, %{output | lines: lines}}
+  end
 
   defp cut(output, data) do
-    {lines, rest} = Lines.split(output.rest, data)
-    {lines, %{output | rest: rest}}
-  end
-
-  # To whom it is for: the first request that waits, or whoever the output option names.
-  defp deliver(output, data) do
-    case :queue.out(output.requests) do
-      {{:value, from}, rest} ->
-        GenServer.reply(from, {:ok, data})
-        %{output | requests: rest}
-
-      {:empty, _none} ->
-        hand_on(output.deliver, output.id, data)
-        output
+    case Lines.split(output.lines, data) do
+      {:ok, complete, lines} -> {complete, %{output | lines: lines}}
+      {:too_long, complete, lines} -> {complete, fault(%{output | lines: lines}, :max_packet)}
     end
   end
+
+  # To whom it is for: the request that the process has, or whoever the output option names.
+  defp deliver(output, data) do
+    case Requests.answered(output.requests) do
+      {from, next, requests} ->
+        if from != :nobody, do: GenServer.reply(from, {:ok, data})
+        send_all(output.input, next)
+        %{output | requests: requests}
+
+      :unexpected ->
+        unexpected(output, data)
+    end
+  end
+
+  # A banner before the first request harms nobody. After that, a packet that answers nothing and that
+  # nobody wants to see would be taken for the answer to the next request.
+  defp unexpected(%{deliver: :quiet, requests: %{answered: answered}} = output, _data)
+       when answered > 0,
+       do: fault(output, :unexpected_output)
+
+  defp unexpected(output, data) do
+    hand_on(output.deliver, output.id, data)
+    output
+  end
+
+  # The first one is why the worker ends.
+  defp fault(%{fault: nil} = output, reason), do: %{output | fault: reason}
+  defp fault(output, _reason), do: output
 
   defp next(output) do
     # One that is closed says so by itself.
@@ -80,21 +129,49 @@ defmodule Snakepit.Worker.Output do
     output
   end
 
-  @doc "Sends data, then answers `from`. With `request: true` the answer is the next packet."
-  def write(output, from, data, opts \\ [])
+  @doc "Sends data, then answers `from`."
+  def write(%__MODULE__{input: input} = output, from, data) when input != nil do
+    Input.write(input, from, data)
+    output
+  end
 
-  def write(%__MODULE__{input: input} = output, from, data, opts) when input != nil do
-    if opts[:request] do
-      Input.write(input, nil, data)
-      %{output | requests: :queue.in(from, output.requests)}
+  def write(output, from, _data), do: refuse(output, from, :write, "its :stdio is not :pipe")
+
+  @doc "Sends data when the requests before it are answered. `from` gets the packet that answers it."
+  def request(%__MODULE__{input: input} = output, from, data, deadline) when input != nil do
+    if output.packet in [nil, :raw] do
+      refuse(
+        output,
+        from,
+        :request,
+        "it needs packet: :line or packet: 4, to know an answer's end"
+      )
     else
-      Input.write(input, from, data)
-      output
+      {now, requests} = Requests.add(output.requests, from, data, deadline)
+      send_all(input, now)
+      %{output | requests: requests}
     end
   end
 
-  def write(output, from, _data, _opts) do
-    GenServer.reply(from, Input.error(:einval, "its :stdio is not :pipe"))
+  def request(output, from, _data, _deadline),
+    do: refuse(output, from, :request, "its :stdio is not :pipe")
+
+  @doc "The time of a request is up: see `Snakepit.Worker.Requests.expired/2`."
+  def request_expired(%__MODULE__{} = output, timer) do
+    {how, requests} = Requests.expired(output.requests, timer)
+    {how, %{output | requests: requests}}
+  end
+
+  def request_expired(output, _timer), do: {:dropped, output}
+
+  @doc "Whether the process still owes the answer to that request."
+  def owes?(%__MODULE__{requests: requests}, timer), do: Requests.owes?(requests, timer)
+  def owes?(_none, _timer), do: false
+
+  defp send_all(input, data), do: for(one <- data, do: Input.write(input, nil, one))
+
+  defp refuse(output, from, operation, detail) do
+    GenServer.reply(from, {:error, %Error{operation: operation, reason: :einval, detail: detail}})
     output
   end
 
@@ -117,30 +194,33 @@ defmodule Snakepit.Worker.Output do
     if output.input, do: Input.close(output.input)
     :gen_tcp.close(output.socket)
 
-    for from <- :queue.to_list(output.requests),
-        do: GenServer.reply(from, Input.error(:worker_down, detail))
-
-    %{output | open?: false, input: nil, requests: :queue.new()}
+    error = %Error{operation: :request, reason: :worker_down, detail: detail}
+    for from <- Requests.callers(output.requests), do: GenServer.reply(from, {:error, error})
+    %{output | open?: false, input: nil, requests: %Requests{}}
   end
 
   @doc """
   Nothing will come any more. A last line without a newline is one too, but no answer to a request: the
   process may have been killed in the middle of it.
   """
-  def closed(%__MODULE__{rest: rest} = output) when rest in [nil, ""],
-    do: %{output | open?: false}
-
   def closed(%__MODULE__{} = output) do
-    hand_on(output.deliver, output.id, output.rest)
-    %{output | open?: false, rest: ""}
+    with %Lines{} = lines <- output.lines,
+         rest when rest != "" <- Lines.rest(lines),
+         do: hand_on(output.deliver, output.id, rest)
+
+    %{output | open?: false, lines: output.lines && Lines.new(output.lines.limit)}
   end
+
+  @doc "The connection has failed: with `:emsgsize`, over a packet that is longer than it may be."
+  def failed(output, :emsgsize), do: output |> closed() |> fault(:max_packet)
+  def failed(output, _reason), do: closed(output)
 
   @doc "All that is still in the connection of a process that is gone."
   def drain(%__MODULE__{socket: socket, open?: true} = output, patience_ms) do
     receive do
       {:tcp, ^socket, data} -> output |> take(data) |> elem(1) |> drain(patience_ms)
       {:tcp_closed, ^socket} -> closed(output)
-      {:tcp_error, ^socket, _reason} -> closed(output)
+      {:tcp_error, ^socket, reason} -> failed(output, reason)
     after
       patience_ms -> output
     end

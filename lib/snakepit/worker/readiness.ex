@@ -17,7 +17,8 @@ defmodule Snakepit.Worker.Readiness do
 
   @doc """
   `:ok` with the worker's output as it is then, or what came first: `{:exited, exit, tail}`,
-  `:guardian_down`, `:timeout`, `{:crashed, reason}` for a function that did, or `{:parent, reason}`.
+  `:guardian_down`, `:timeout`, `{:crashed, reason}` for a function that did, `{:monitor, reason}` for the
+  end of the heartbeat monitor, `{:fault, reason}` for output that it must not write, or `{:parent, reason}`.
   """
   def await(%{options: %{ready: nil}} = worker, _parent), do: {:ok, worker.output}
 
@@ -41,10 +42,11 @@ defmodule Snakepit.Worker.Readiness do
       {:tcp, ^socket, data} -> heard(wait, data)
       # It closed its output, and may be ready all the same.
       {:tcp_closed, ^socket} -> wait |> closed() |> loop()
-      {HeartbeatMonitor, ^monitor, :first_pong} -> {:ok, worker.output}
+      {:tcp_error, ^socket, reason} -> broken(wait, reason)
+      {HeartbeatMonitor, ^monitor, :first_pong} -> first_pong(wait)
       {:EXIT, ^probe, {:shutdown, :ready}} -> {:ok, worker.output}
       {:EXIT, ^probe, reason} -> failed(wait, {:crashed, reason})
-      {:EXIT, ^monitor, reason} -> failed(wait, {:crashed, reason})
+      {:EXIT, ^monitor, reason} -> failed(wait, {:monitor, reason})
       {:EXIT, ^parent, reason} -> failed(wait, {:parent, reason})
       {:EXIT, ^owner, reason} -> failed(wait, {:parent, reason})
       {Guardian, ^child_id, {:exited, exit, tail}} -> failed(wait, {:exited, exit, tail})
@@ -57,10 +59,21 @@ defmodule Snakepit.Worker.Readiness do
 
   defp failed(wait, reason), do: {:error, reason, wait.worker.output}
 
+  # It satisfies those who asked for it, and says nothing of a port or of a line of output.
+  defp first_pong(%{worker: %{options: %{ready: :heartbeat}} = worker}), do: {:ok, worker.output}
+  defp first_pong(wait), do: loop(wait)
+
   defp heard(wait, data) do
     {packets, output} = Output.take(wait.worker.output, data)
-    decide(put_in(wait.worker.output, output), packets)
+    unless_at_fault(put_in(wait.worker.output, output), &decide(&1, packets))
   end
+
+  defp broken(wait, reason) do
+    unless_at_fault(update_in(wait.worker.output, &Output.failed(&1, reason)), &loop/1)
+  end
+
+  defp unless_at_fault(%{worker: %{output: %{fault: nil}}} = wait, go_on), do: go_on.(wait)
+  defp unless_at_fault(wait, _go_on), do: failed(wait, {:fault, wait.worker.output.fault})
 
   defp closed(wait), do: update_in(wait.worker.output, &Output.closed/1)
 

@@ -7,8 +7,8 @@ defmodule Snakepit.Worker.Server do
 
   use GenServer
 
-  alias Snakepit.{Error, Guardian, HeartbeatMonitor, RunState}
-  alias Snakepit.Worker.{Ending, Launch, News, Options, Output, Readiness}
+  alias Snakepit.{Error, Guardian, HeartbeatMonitor, RunState, Telemetry}
+  alias Snakepit.Worker.{ApplicationStop, Ending, Launch, News, Options, Output, Readiness}
 
   # In the report of a crash: not the environment, which may hold secrets.
   @derive {Inspect, only: [:options, :exit, :tree_gone?, :survivors]}
@@ -24,6 +24,8 @@ defmodule Snakepit.Worker.Server do
     tree_gone?: false,
     # Those of its tree that the kernel does not let anybody end.
     survivors: [],
+    # Whether its process was asked to end because its application stops.
+    stopping?: false,
     ended: nil
   ]
 
@@ -32,12 +34,32 @@ defmodule Snakepit.Worker.Server do
     # So that `terminate/2` runs whatever ends this process, short of `:kill`, and that is the
     # guardian's and the registry's business.
     Process.flag(:trap_exit, true)
-    started_at = now()
+    # One of a pool launches its process when its supervisor has gone on to the next.
+    if options.owner, do: {:ok, options, {:continue, :launch}}, else: launch_and_wait(options)
+  end
 
-    case Launch.run(Options.plan(options)) do
-      {:ok, launched} -> launched |> new(options, started_at) |> get_ready()
+  defp launch_and_wait(options) do
+    with {:ok, worker} <- launch(options),
+         {:ok, worker} <- await_ready(worker) do
+      News.started(worker)
+      {:ok, worker}
+    else
       {:error, error} -> {:stop, error}
     end
+  end
+
+  defp launch(options) do
+    started_at = now()
+
+    Telemetry.span([:snakepit, :launch], %{worker_id: options.id}, fn ->
+      case Launch.run(Options.plan(options)) do
+        {:ok, %{child: child} = launched} ->
+          {{:ok, new(launched, options, started_at)}, %{os_pid: child.os_pid}}
+
+        {:error, error} ->
+          {{:error, error}, %{error: error}}
+      end
+    end)
   end
 
   defp new(launched, options, started_at) do
@@ -69,18 +91,6 @@ defmodule Snakepit.Worker.Server do
     monitor
   end
 
-  # Those of a pool get ready in their own time.
-  defp get_ready(%{options: %{owner: nil}} = worker) do
-    with {:ok, worker} <- await_ready(worker) do
-      News.started(worker)
-      {:ok, worker}
-    else
-      {:error, error} -> {:stop, error}
-    end
-  end
-
-  defp get_ready(worker), do: {:ok, worker, {:continue, :get_ready}}
-
   defp await_ready(worker) do
     case Readiness.await(worker, parent()) do
       {:ok, output} ->
@@ -100,12 +110,8 @@ defmodule Snakepit.Worker.Server do
 
   # With everything that the process had, in a new process.
   defp start_again(worker) do
-    options = worker.options
     Ending.let_go(worker)
-    begun = now()
-
-    with {:ok, launched} <- Launch.run(Options.plan(options)),
-         do: launched |> new(options, begun) |> await_ready()
+    with {:ok, worker} <- launch(worker.options), do: await_ready(worker)
   end
 
   defp known_exit({:exited, exit, tail}), do: {exit, tail}
@@ -119,6 +125,17 @@ defmodule Snakepit.Worker.Server do
   end
 
   @impl true
+  def handle_continue(:launch, options) do
+    case launch(options) do
+      {:ok, worker} ->
+        tell_owner(worker, {:launched, options.id})
+        {:noreply, worker, {:continue, :get_ready}}
+
+      {:error, error} ->
+        {:stop, {:shutdown, error}, options}
+    end
+  end
+
   def handle_continue(:get_ready, worker) do
     case await_ready(worker) do
       {:ok, worker} ->
@@ -133,10 +150,10 @@ defmodule Snakepit.Worker.Server do
   end
 
   @impl true
-  def handle_call(:os_pid, _from, worker), do: {:reply, worker.child.os_pid, worker}
+  def handle_call(:os_pid, _from, worker), do: {:reply, {:ok, worker.child.os_pid}, worker}
 
   def handle_call(:child, _from, worker),
-    do: {:reply, {worker.child, worker.options.signal_scope}, worker}
+    do: {:reply, {:ok, {worker.child, worker.options.signal_scope}}, worker}
 
   def handle_call(:info, _from, worker) do
     info = %{
@@ -146,7 +163,7 @@ defmodule Snakepit.Worker.Server do
       uptime_ms: now() - worker.started_at
     }
 
-    {:reply, {info, worker.monitor}, worker}
+    {:reply, {:ok, {info, worker.monitor}}, worker}
   end
 
   def handle_call(:output_tail, _from, %{output: %Output{kind: :stream}} = worker),
@@ -157,8 +174,8 @@ defmodule Snakepit.Worker.Server do
   def handle_call({:write, data}, from, worker),
     do: {:noreply, %{worker | output: Output.write(worker.output, from, data)}}
 
-  def handle_call({:request, data}, from, worker),
-    do: {:noreply, %{worker | output: Output.write(worker.output, from, data, request: true)}}
+  def handle_call({:request, data, deadline}, from, worker),
+    do: {:noreply, %{worker | output: Output.request(worker.output, from, data, deadline)}}
 
   def handle_call(:close_input, from, worker),
     do: {:noreply, %{worker | output: Output.close_input(worker.output, from)}}
@@ -180,11 +197,45 @@ defmodule Snakepit.Worker.Server do
 
   def handle_info({:tcp, socket, data}, %{output: %Output{socket: socket}} = worker) do
     {_packets, output} = Output.take(worker.output, data)
-    {:noreply, %{worker | output: output}}
+    unless_at_fault(%{worker | output: output})
   end
 
   def handle_info({:tcp_closed, socket}, %{output: %Output{socket: socket}} = worker),
     do: {:noreply, update_in(worker.output, &Output.closed/1)}
+
+  def handle_info({:tcp_error, socket, reason}, %{output: %Output{socket: socket}} = worker),
+    do: worker.output |> Output.failed(reason) |> then(&unless_at_fault(%{worker | output: &1}))
+
+  def handle_info({:timeout, timer, :request_timeout}, worker) do
+    {how, output} = Output.request_expired(worker.output, timer)
+
+    if how == :late,
+      do: Process.send_after(self(), {:answer_due, timer}, worker.options.answer_timeout)
+
+    {:noreply, %{worker | output: output}}
+  end
+
+  def handle_info({:answer_due, timer}, worker) do
+    if Output.owes?(worker.output, timer),
+      do: {:stop, :unanswered, worker},
+      else: {:noreply, worker}
+  end
+
+  # Its supervisor comes by later, and finds the process gone or on its way.
+  def handle_info({Snakepit.Worker, :application_stops}, worker) do
+    %{stop_order: order, stop_signal: signal, stop_timeout: timeout} = worker.options
+
+    if order == :together do
+      Guardian.begin_stop(worker.child, signal, timeout)
+      {:noreply, %{worker | stopping?: true}}
+    else
+      {:noreply, worker}
+    end
+  end
+
+  # Busy with its end.
+  def handle_info({:EXIT, _pid, :heartbeat_timeout}, %{stopping?: true} = worker),
+    do: {:noreply, worker}
 
   # From its own monitor, or from one that somebody has put beside it.
   def handle_info({:EXIT, _pid, :heartbeat_timeout}, worker),
@@ -194,30 +245,48 @@ defmodule Snakepit.Worker.Server do
   def handle_info({:EXIT, _linked, reason}, worker), do: {:stop, reason, worker}
   def handle_info(_other, worker), do: {:noreply, worker}
 
+  defp unless_at_fault(%{output: %Output{fault: nil}} = worker), do: {:noreply, worker}
+  defp unless_at_fault(worker), do: {:stop, worker.output.fault, worker}
+
   # The tree outlives its leader by as long as it takes to kill it: the worker is not gone before.
   defp hear({:exited, exit, tail}, worker) do
     tell_end(worker, Ending.reason(exit))
     {:noreply, %{worker | exit: {exit, tail}}}
   end
 
+  # Order: before all other ends. A supervisor that has not come by yet would start it again, in vain.
+  defp hear(event, %{stopping?: true} = worker), do: {:noreply, await_supervisor(event, worker)}
+
   # It had ended by itself, and the rest of its tree is swept up.
   defp hear(:guardian_down, %{exit: {exit, _tail}} = worker),
     do: {:stop, Ending.reason(exit), worker}
 
   defp hear(:guardian_down, %{options: %{on_guardian_down: :restart}} = worker) do
-    if RunState.current() == :running,
-      do: recover(worker),
-      else: {:stop, :guardian_down, worker}
+    cond do
+      RunState.current() != :running -> {:stop, :guardian_down, worker}
+      ApplicationStop.system_stops?() -> {:noreply, %{worker | stopping?: true}}
+      true -> recover(worker)
+    end
   end
 
   defp hear(:guardian_down, worker), do: {:stop, :guardian_down, worker}
 
-  defp hear({:tree_gone, _killed}, %{exit: {exit, _tail}} = worker),
-    do: {:stop, Ending.reason(exit), %{worker | tree_gone?: true}}
+  # Those who stop the BEAM may send the signal to everyone at once.
+  defp hear({:tree_gone, _killed}, %{exit: {exit, _tail}} = worker) do
+    worker = %{worker | tree_gone?: true}
+
+    if ApplicationStop.system_stops?(),
+      do: {:noreply, %{worker | stopping?: true}},
+      else: {:stop, Ending.reason(exit), worker}
+  end
 
   # Perhaps without an exit before it: then its leader is one of them.
   defp hear({:survivors, os_pids}, worker),
     do: {:stop, {:survivors, os_pids}, %{worker | survivors: os_pids}}
+
+  defp await_supervisor({:tree_gone, _killed}, worker), do: %{worker | tree_gone?: true}
+  defp await_supervisor({:survivors, os_pids}, worker), do: %{worker | survivors: os_pids}
+  defp await_supervisor(:guardian_down, worker), do: worker
 
   # This process goes on, with its name, its place in its supervisor or pool, and its callers' messages.
   defp recover(lost) do
@@ -237,19 +306,33 @@ defmodule Snakepit.Worker.Server do
         {:stop, :shutdown, %{lost | child: nil}}
 
       {:error, error} ->
+        News.not_restarted(lost, error)
         tell_end(lost, error)
         {:stop, error, %{lost | child: nil}}
     end
   end
 
   @impl true
-  def terminate(_reason, %{child: nil}), do: :ok
+  def terminate(_reason, %Options{}), do: :ok
+  def terminate(reason, %{child: nil}), do: leave(reason)
 
   def terminate(reason, worker) do
     # Order: before those who use it hear of it, so that a pool does not give it to the next.
     tell_end(worker, reason)
     how = if Ending.orderly?(reason), do: :graceful, else: :forced
+    # Order: before it waits for its own process.
+    if how == :graceful and not worker.stopping?, do: ApplicationStop.begin()
     Ending.run(worker, how, reason)
+    leave(reason)
+  end
+
+  # Order: everything is done. What the log has to say about these reasons it has said, in one line; a
+  # GenServer would repeat it with its state. A reason that is none of them is a fault, and reported.
+  defp leave(reason) do
+    if News.told?(reason) do
+      Process.flag(:trap_exit, false)
+      Process.exit(self(), reason)
+    end
   end
 
   defp tell_end(worker, reason), do: tell_owner(worker, {:ended, worker.options.id, reason})

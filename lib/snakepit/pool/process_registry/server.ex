@@ -30,11 +30,12 @@ defmodule Snakepit.Pool.ProcessRegistry.Server do
   @impl true
   def init(_opts) do
     Process.flag(:trap_exit, true)
-    Table.new()
+    known = Enum.map(PIDLedger.recall(), &recalled/1)
+    Table.new(known)
     schedule_sweep()
     schedule_watch()
-    state = %{monitors: %{}, workers: %{}, dying: %{}, ending: nil, config: Config.fetch!()}
-    {:ok, recover(state)}
+    state = %{monitors: %{}, workers: %{}, dying: %{}, ending: nil, config: Config.current()}
+    {:ok, Enum.reduce(known, state, &watch(&2, &1.worker_id, &1.owner))}
   end
 
   @impl true
@@ -85,19 +86,21 @@ defmodule Snakepit.Pool.ProcessRegistry.Server do
   def handle_info(_other, state), do: {:noreply, state}
 
   # After a crash of this process: the ledger knows the workers, and most of their owners live on.
-  defp recover(state) do
-    Enum.reduce(PIDLedger.all(), state, fn record, state ->
-      owner = owner(record.elixir_pid)
-      fields = [:worker_id, :run_id, :status, :os_pid, :pgid, :identity, :command, :spawned_at]
-      info = record |> Map.take(fields) |> Map.merge(%{owner: owner, since_ms: now()})
-      Table.put(info)
-      watch(state, record.worker_id, owner)
-    end)
+  defp recalled(record) do
+    record
+    |> Map.take([:worker_id, :run_id, :status, :os_pid, :pgid, :identity, :command, :spawned_at])
+    |> Map.merge(%{owner: owner(record.elixir_pid), since_ms: now()})
   end
 
   # One that is gone from the start, for a reservation whose owner nobody wrote down.
   defp owner(nil), do: spawn(fn -> :ok end)
-  defp owner(text), do: text |> String.to_charlist() |> :erlang.list_to_pid()
+
+  defp owner(text) do
+    text |> String.to_charlist() |> :erlang.list_to_pid()
+  rescue
+    # Of another version, or damaged.
+    ArgumentError -> owner(nil)
+  end
 
   defp watch_new(state) do
     Enum.reduce(Table.take_new(), state, fn {worker_id, owner}, state ->

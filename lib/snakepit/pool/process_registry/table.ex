@@ -11,10 +11,21 @@ defmodule Snakepit.Pool.ProcessRegistry.Table do
   @table Snakepit.Pool.ProcessRegistry
   # Workers whose owners are not watched yet.
   @new Module.concat(@table, New)
+  @filling Module.concat(@table, Filling)
+  # How long a registry that is being started again is waited for.
+  @patience_ms 10_000
+  @pause_ms 10
 
-  def new do
+  @doc "Makes the table, with those that are known from before."
+  def new(infos) do
     options = [:named_table, :public, :set, read_concurrency: true, write_concurrency: true]
-    for table <- [@table, @new], do: :ets.new(table, options)
+    :ets.new(@new, options)
+
+    # Order: filled, then named. In a table that is there but not full yet a worker would seem to be gone,
+    # and another could take its id.
+    filling = :ets.new(@filling, options)
+    :ets.insert(filling, Enum.map(infos, &entry/1))
+    :ets.rename(filling, @table)
   end
 
   @doc "Puts one there, if nobody has its id. Gives whether."
@@ -50,6 +61,21 @@ defmodule Snakepit.Pool.ProcessRegistry.Table do
   end
 
   def all, do: for({_id, info, _gate} <- :ets.tab2list(@table), do: info)
+
+  @doc """
+  Calls the function, again and again while the registry is being started again: a guardian that is lost
+  takes the registry along, and this table, and both are back in a moment. Not for those whom that start
+  waits for.
+  """
+  def await(fun, patience_ms \\ @patience_ms) do
+    fun.()
+  catch
+    kind, reason ->
+      if patience_ms <= 0 or Process.whereis(Snakepit.RootSupervisor) == nil,
+        do: :erlang.raise(kind, reason, __STACKTRACE__)
+
+      receive(after: (@pause_ms -> await(fun, patience_ms - @pause_ms)))
+  end
 
   @doc "Those that were reserved before that time and are not active. Copies no others."
   def reserved_before(limit_ms) do

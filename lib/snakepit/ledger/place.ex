@@ -1,0 +1,69 @@
+defmodule Snakepit.Ledger.Place do
+  @moduledoc false
+
+  # Where a run was. What of it there may be is for a start in the same place to end: in another
+  # container its pids are other processes, and on another machine there is nothing to look at.
+  #
+  # | boot | namespace | machine | |
+  # |---|---|---|---|
+  # | same | same | | `:here` |
+  # | same | another | | `:next_door`, in another container of this kernel |
+  # | another | same | same | `:other_boot`, of this machine: nothing is left |
+  # | another | | another or unknown | `:elsewhere`, for example on a volume that machines share |
+  # | unknown | same or unknown | same | `:here`, and what was noted is not believed on its word |
+  # | unknown | another | | `:elsewhere` |
+  # | unknown | | another or unknown | `:elsewhere` |
+
+  alias Snakepit.{DataDir, Native}
+
+  @type t :: %{machine: String.t() | nil, namespace: String.t() | nil}
+  @type whereabouts :: :here | :next_door | :other_boot | :elsewhere
+
+  @doc "This place, for the record of a run."
+  @spec current() :: t()
+  def current, do: %{machine: machine(), namespace: namespace()}
+
+  @doc "Where the BEAM of a run ran, by its identity and by the place that its record names."
+  @spec whereabouts(Native.identity(), t() | nil) :: whereabouts()
+  def whereabouts(beam, place) do
+    case Native.identity_scope(beam) do
+      {:ok, scope} -> decide(scope, place || %{}, current())
+      {:error, {reason, _os_pid}} -> DataDir.unreadable!(:reap, reason, :here)
+    end
+  end
+
+  @doc false
+  @spec decide(atom(), map(), t()) :: whereabouts()
+  def decide(:here, _then, _now), do: :here
+  def decide(:other_namespace, _then, _now), do: :next_door
+  def decide(:elsewhere, _then, _now), do: :elsewhere
+
+  def decide(:other_boot, then, now) do
+    if same?(then, now, :machine) and same?(then, now, :namespace),
+      do: :other_boot,
+      else: :elsewhere
+  end
+
+  def decide(:unknown, then, now), do: if(same?(then, now, :machine), do: :here, else: :elsewhere)
+
+  # What is not known is not the same.
+  defp same?(then, now, key), do: Map.get(then, key) == Map.get(now, key) and now[key] != nil
+
+  # Both: images are copied with the first, and the second is `localhost` on many machines.
+  defp machine do
+    with {:ok, text} <- File.read("/etc/machine-id"),
+         id when byte_size(id) == 32 <- String.trim(text),
+         {:ok, name} <- :inet.gethostname() do
+      "#{id}@#{name}"
+    else
+      _unknown -> nil
+    end
+  end
+
+  defp namespace do
+    case File.read_link("/proc/self/ns/pid") do
+      {:ok, namespace} -> namespace
+      {:error, _reason} -> nil
+    end
+  end
+end
