@@ -18,7 +18,7 @@ defmodule Snakepit.ReadmeTest do
 
   test "every file that it points to is there" do
     paths = for [_, path] <- Regex.scan(~r/\]\(([^)#:]+)\)/, @readme), do: path
-    assert length(paths) > 20
+    assert length(paths) > 10
     for path <- paths, do: assert(File.exists?(Path.join(@root, path)), path)
   end
 end

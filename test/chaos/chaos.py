@@ -172,7 +172,7 @@ def main():
     if os.getuid() != 0 or not leave_mounts():
         skipped = [name for name in names if name in cases.NEEDS_ROOT]
         names = [name for name in names if name not in skipped]
-        print(f"not root, so without {', '.join(skipped)}")
+        print(f"no root with a mount namespace of its own, so without {', '.join(skipped)}")
     rounds = options.round or options.rounds
     chosen = list(enumerate(order(options.seed, rounds, names), 1))
     if options.round:

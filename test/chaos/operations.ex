@@ -107,7 +107,7 @@ defmodule Chaos.Operations do
 
   # Whatever has happened: who runs is on record.
   defp step("records") do
-    running = for worker <- Process.get(:workers), do: Snakepit.Worker.os_pid(worker)
+    running = for worker <- Process.get(:workers), do: Snakepit.Worker.os_pid!(worker)
     missing = running -- PIDLedger.get_all_pids()
     if missing == [], do: :ok, else: {:unrecorded, missing}
   end

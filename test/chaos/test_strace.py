@@ -98,8 +98,12 @@ class TracerTest(unittest.TestCase):
                     child.stdin.flush()
                 except BrokenPipeError:
                     break
-                answers += child.stdout.readline() == b"x\n"
+                line = child.stdout.readline()
+                answers += line == b"x\n"
                 self.times.append(time.monotonic() - begun)
+                if not line:
+                    # Its files are closed, so it is about to end. Who lets go of it before misses that.
+                    child.wait(tracer.PATIENCE)
         try:
             child.stdin.close()
         except BrokenPipeError:

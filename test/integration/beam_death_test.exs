@@ -3,7 +3,8 @@ defmodule Snakepit.BeamDeathTest do
 
   import Snakepit.Test.Eventually
 
-  alias Snakepit.Test.{Beam, ProcScan, Program}
+  alias Snakepit.Native
+  alias Snakepit.Test.{BareGuardian, Beam, Family, ProcScan, Program}
 
   @moduletag timeout: 180_000
 
@@ -12,6 +13,11 @@ defmodule Snakepit.BeamDeathTest do
   defp family(token) do
     sleep = "sleep #{token}"
     "#{sleep} & setsid #{sleep} & (env -i setsid #{sleep} &) ; #{sleep}"
+  end
+
+  defp kernel do
+    [major, minor | _] = "/proc/sys/kernel/osrelease" |> File.read!() |> String.split([".", "-"])
+    {String.to_integer(major), String.to_integer(minor)}
   end
 
   # A duration that nobody else sleeps for.
@@ -59,7 +65,7 @@ defmodule Snakepit.BeamDeathTest do
 
   # The guardian's word on a BEAM that died; a BEAM that stopped in order has the last word itself.
   defp assert_record(beam, how) do
-    assert [run] = File.ls!(beam.data_dir)
+    assert [run] = Beam.run_ids(beam.data_dir)
     file = if how == :term, do: "history", else: "obituary"
     assert File.exists?(Path.join([beam.data_dir, run, file]))
   end
@@ -120,5 +126,77 @@ defmodule Snakepit.BeamDeathTest do
     Beam.kill(beam, "KILL")
     eventually(fn -> not ProcScan.running?(guardian) end, 20_000)
     assert ProcScan.with_argument(token) == []
+  end
+
+  # A process that is killed gives its memory back before it closes its files. Its threads end first.
+  for name <- ["1_scheduler", "erts_sched_1"] do
+    test "the end of a thread #{name} of the BEAM is the end of the BEAM" do
+      fixture = Path.expand("../fixtures/loses_a_scheduler.py", __DIR__)
+      python = System.find_executable("python3")
+      options = [:binary, :exit_status, line: 80, args: [fixture, unquote(name)]]
+      port = Port.open({:spawn_executable, python}, options)
+      assert_receive {^port, {:data, {:eol, text}}}, 10_000
+      beam_pid = String.to_integer(text)
+
+      guardian = BareGuardian.start()
+      BareGuardian.tell(guardian, BareGuardian.hello(guardian, %{beam_pid: beam_pid}))
+      {welcome, guardian} = BareGuardian.event(guardian, :welcome)
+      assert elem(welcome, 0) == :welcome
+      assert ProcScan.running?(beam_pid)
+
+      if kernel() >= {6, 9} do
+        Port.command(port, "now\n")
+        {_events, 0} = BareGuardian.events_until_end(guardian)
+        assert ProcScan.running?(beam_pid)
+        assert Native.obituary_read(guardian.directory).detected_by == "thread"
+        Port.command(port, "end\n")
+      else
+        # Before Linux 6.9 there is only the end of the process.
+        Port.command(port, "now\nend\n")
+        {_events, 0} = BareGuardian.events_until_end(guardian)
+        assert Native.obituary_read(guardian.directory).detected_by == "pidfd"
+      end
+
+      assert_receive {^port, {:exit_status, 0}}, 10_000
+    end
+  end
+
+  # Four trees: one process; two that ignore SIGTERM; two daemons, one without an environment; and a shell
+  # that waits for its child, so that it is the shell that reaps it.
+  test "the obituary has every process that was there, also one that its own parent has reaped" do
+    token = Family.token()
+    beam = Beam.start(watchdog: [grace_period_ms: 300])
+
+    scripts = [
+      "exec sleep #{token}",
+      "trap '' TERM; sleep #{token} & exec sleep #{token}",
+      "(setsid env -i sleep #{token} &); (setsid sleep #{token} &); exec sleep #{token}",
+      "trap : TERM; sleep #{token} & wait; wait; exit 0"
+    ]
+
+    leaders =
+      for {script, number} <- Enum.with_index(scripts) do
+        cmd = inspect(["sh", "-c", script])
+        start = "Snakepit.Test.Workers.start(\"w#{number}\", #{cmd})"
+        {:ok, os_pid} = Beam.run(beam, "with {:ok, child} <- #{start}, do: {:ok, child.os_pid}")
+        os_pid
+      end
+
+    eventually(fn -> length(Family.members(token)) == 7 end)
+    there = Enum.sort(Enum.uniq(leaders ++ Family.members(token)))
+    assert length(there) == 8
+    [run_id] = Beam.run_ids(beam.data_dir)
+    directory = Path.join(beam.data_dir, run_id)
+    Beam.kill(beam)
+    eventually(fn -> File.exists?(Path.join(directory, "obituary")) end, 10_000)
+
+    obituary = Snakepit.Native.obituary_read(directory)
+    assert Enum.sort(for process <- obituary.processes, do: process.os_pid) == there
+    assert Enum.count(obituary.processes, & &1.killed) == 2
+
+    assert Enum.frequencies(for process <- obituary.processes, do: process.worker_id) ==
+             %{"w0" => 1, "w1" => 2, "w2" => 3, "w3" => 2}
+
+    assert Family.members(token) == []
   end
 end

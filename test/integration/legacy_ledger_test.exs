@@ -66,7 +66,7 @@ defmodule Snakepit.LegacyLedgerTest do
     for os_pid <- bystanders, do: assert(ProcScan.running?(os_pid))
 
     # Read once: both are kept, under names that are not read again.
-    names = File.ls!(data_dir) -- [Beam.run(beam, "Snakepit.run_id()")]
+    names = File.ls!(data_dir) -- ["instance", Beam.run(beam, "Snakepit.run_id()")]
 
     assert [
              "process_registry_damaged.dets.retired-" <> _,
@@ -76,5 +76,59 @@ defmodule Snakepit.LegacyLedgerTest do
     again = worker(run_id)
     Beam.start(data_dir: data_dir)
     assert ProcScan.running?(again)
+  end
+
+  # The node of another name is no atom in the BEAM that reads; the others are not made either.
+  test "entries of a node of another name are read, and atoms that nobody knows are not made" do
+    data_dir = Beam.temporary_directory()
+    run_id = Snakepit.RunID.generate()
+    [orphan, bystander] = for _ <- 1..2, do: worker(run_id)
+    unknown = for _ <- 1..50, do: "foreign_#{System.unique_integer([:positive])}"
+
+    write(Path.join(data_dir, "process_registry_other.dets"), [
+      {"one", entry(orphan, beam_run_id: run_id, elixir_pid: pid_of("other@elsewhere"))},
+      {"two", entry(bystander, Map.new(unknown, &{String.to_atom(&1), 1}) |> Map.to_list())}
+    ])
+
+    beam = Beam.start(data_dir: data_dir)
+    refute ProcScan.running?(orphan)
+    assert ProcScan.running?(bystander)
+
+    known? = "fn name -> try do String.to_existing_atom(name) rescue ArgumentError -> nil end end"
+    assert Enum.uniq(Beam.run(beam, "Enum.map(#{inspect(unknown)}, #{known?})")) == [nil]
+  end
+
+  defp pid_of(node) do
+    :erlang.binary_to_term(
+      <<131, 88, 119, byte_size(node), node::binary, 0, 0, 0, 99>> <> <<0::64>>
+    )
+  end
+
+  @tag :root
+  test "ledgers that others can have written are set aside unread, and so are endless ones" do
+    data_dir = Beam.temporary_directory()
+    run_id = Snakepit.RunID.generate()
+    orphans = for _ <- 1..3, do: worker(run_id)
+
+    paths =
+      for name <- ~w(group user link), do: Path.join(data_dir, "process_registry_#{name}.dets")
+
+    [group, user, link] = paths
+    elsewhere = Path.join(Beam.temporary_directory(), "ledger")
+
+    for {path, orphan} <- Enum.zip([group, user, elsewhere], orphans),
+        do: write(path, [{"one", entry(orphan, beam_run_id: run_id)}])
+
+    File.chmod!(group, 0o664)
+    File.chown!(user, 65_534)
+    File.ln_s!(elsewhere, link)
+    endless = Path.join(data_dir, "process_registry_endless.dets")
+    {_output, 0} = System.cmd("truncate", ["-s", "1T", endless])
+
+    Beam.start(data_dir: data_dir)
+    assert Enum.all?(orphans, &ProcScan.running?/1)
+    left = for name <- File.ls!(data_dir), name =~ "process_registry", do: name
+    assert length(left) == 4
+    assert Enum.all?(left, &(&1 =~ ".dets.refused-"))
   end
 end

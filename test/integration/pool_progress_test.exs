@@ -12,10 +12,11 @@ defmodule Snakepit.PoolProgressTest do
     go = Path.join(directory, "go")
     port = start(directory, library_mode: false, worker: waits_for(go))
     # Shown again and again while the second is not ready.
-    await(port, "\rSnakepit: 0 of 2 workers are ready\rSnakepit: 0 of 2 workers are ready")
+    seen = await(port, "\rSnakepit: 0 of 2 workers are ready\rSnakepit: 0 of 2 workers are ready")
     File.touch!(go)
-    await(port, "\rSnakepit: 2 of 2 workers are ready\r\n")
-    await(port, "started")
+    # The rest may come in one piece.
+    seen = await(port, "\rSnakepit: 2 of 2 workers are ready\r\n", seen)
+    await(port, "started", seen)
     assert_receive {^port, {:exit_status, 0}}, 20_000
   end
 

@@ -219,4 +219,36 @@ defmodule Snakepit.ResourcesTest do
     eventually(fn -> length(File.ls!("/proc/#{beam.os_pid}/fd")) <= open end)
     Beam.kill(beam)
   end
+
+  test "a fork that fails each second is one warning, and another line says that it works again" do
+    beam = Beam.start()
+    Family.start(beam)
+    guardian = guardian(beam)
+    log = Path.join(Beam.temporary_directory(), "log")
+
+    Beam.run(beam, """
+    config = %{config: %{file: #{inspect(String.to_charlist(log))}}, level: :warning}
+    :logger.add_handler(:test_file, :logger_std_h, config)
+    """)
+
+    said = fn text -> log |> File.read!() |> String.split(text) |> length() |> Kernel.-(1) end
+    open = "/proc/#{guardian}/fd" |> File.ls!() |> Enum.map(&String.to_integer/1) |> Enum.max()
+    limit(guardian, "nofile", open + 1)
+    # Those that wait are used up, and no more can be made.
+    assert {{_step, :emfile}, _count} = exhaust(beam)
+    eventually(fn -> said.("cannot fork") == 1 end)
+
+    # It goes on trying.
+    receive do
+      :never -> :ok
+    after
+      3_500 -> :ok
+    end
+
+    assert said.("cannot fork") == 1
+    assert said.("fork again") == 0
+    limit(guardian, "nofile", 1_024)
+    eventually(fn -> said.("can fork again") == 1 end)
+    assert said.("cannot fork") == 1
+  end
 end

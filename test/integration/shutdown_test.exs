@@ -35,21 +35,28 @@ defmodule Snakepit.ShutdownTest do
     assert %{terminated_by: :clean_shutdown, found: 500, killed: 500, gone: 500} = run
   end
 
-  # What the default logger would have said, and how long it took.
   defp timed_stop(beam) do
+    logged(beam, """
+    {microseconds, :ok} = :timer.tc(fn -> Application.stop(:snakepit) end)
+    div(microseconds, 1_000)
+    """)
+  end
+
+  # What code gives, and what the default logger would have said meanwhile.
+  defp logged(beam, code) do
     path = Path.join(Beam.temporary_directory(), "log")
 
-    ms =
+    value =
       Beam.run(beam, """
       config = %{config: %{file: #{inspect(String.to_charlist(path))}}, level: :info}
       :ok = :logger.add_handler(:test_file, :logger_std_h, config)
-      {microseconds, :ok} = :timer.tc(fn -> Application.stop(:snakepit) end)
+      value = (#{code})
       :ok = :logger_std_h.filesync(:test_file)
       :ok = :logger.remove_handler(:test_file)
-      div(microseconds, 1_000)
+      value
       """)
 
-    {ms, File.read!(path)}
+    {value, File.read!(path)}
   end
 
   test "a stop starts nothing any more, and neither does one that is over" do
@@ -125,6 +132,58 @@ defmodule Snakepit.ShutdownTest do
     assert Enum.all?(bystanders, &ProcScan.running?/1)
   end
 
+  for {what, code} <- [
+        {"cleanup/1", "{:ok, %{killed: 1}} = Snakepit.cleanup(timeout_ms: 300)"},
+        {"Application.stop/1", ":ok = Application.stop(:snakepit)"}
+      ] do
+    test "what #{what} ends is no error in the log" do
+      beam = Beam.start(cleanup_on_stop_timeout_ms: 300)
+      token = Family.token()
+
+      # Below no supervisor, which would start them again. Their exits are waited for.
+      start = fn cmd ->
+        """
+        for n <- 1..2 do
+          {:ok, pid} = Snakepit.Worker.start_link(cmd: #{inspect(cmd)}, stop_timeout: 300)
+          Process.unlink(pid)
+          Process.monitor(pid)
+        end |> length()
+        """
+      end
+
+      Beam.run(beam, start.(["sleep", token]))
+      await_down = "for _ <- 1..2, do: receive(do: ({:DOWN, _, :process, _, reason} -> reason))"
+
+      Beam.run(
+        beam,
+        "{:ok, pid} = Snakepit.Worker.start_link(cmd: #{inspect(stubborn(token))}); Process.unlink(pid)"
+      )
+
+      eventually(fn -> length(Family.members(token)) == 3 end)
+
+      {_reasons, log} = logged(beam, unquote(code) <> "\n" <> await_down)
+      assert Family.members(token) == []
+      refute log =~ "error"
+      refute log =~ "was ended by"
+    end
+  end
+
+  test "what ends by itself is an error in the log" do
+    beam = Beam.start()
+
+    {:ok, log} =
+      logged(beam, """
+      {:ok, pid} = Snakepit.Worker.start_link(cmd: ["sh", "-c", "read _; exit 3"], stdio: :pipe)
+      Process.unlink(pid)
+      monitor = Process.monitor(pid)
+      :ok = Snakepit.Worker.close_input(pid)
+      receive(do: ({:DOWN, ^monitor, :process, _, {:exit_status, 3}} -> :ok))
+      """)
+
+    assert log =~ "error: Snakepit worker"
+    assert log =~ "ended with status 3"
+  end
+
   describe "a script" do
     # As a user writes it: a file for `elixir`, with nothing around it.
     defp script(token, body, options \\ "[]") do
@@ -195,7 +254,7 @@ defmodule Snakepit.ShutdownTest do
       [guardian] = Regex.run(~r/guardian (\d+)/, said, capture: :all_but_first)
       eventually(fn -> not ProcScan.running?(String.to_integer(guardian)) end, 10_000)
       assert Family.members(token) == []
-      assert [run_id] = File.ls!(data_dir)
+      assert [run_id] = Beam.run_ids(data_dir)
       assert File.exists?(Path.join([data_dir, run_id, "obituary"]))
     end
 

@@ -60,7 +60,7 @@ defmodule Snakepit.SpawnPathTest do
     if stage == :all, do: BareGuardian.abandon(guardian)
 
     # What a BEAM does that lost its guardian.
-    assert {:ok, %{survivors: []}} = Native.run_sweep(guardian.run_id, 0, 5_000)
+    assert {:ok, %{survivors: []}} = Native.run_sweep(guardian.run_id, [], 0, 5_000)
     assert Family.members(token) == []
     eventually(fn -> BareGuardian.remains(guardian) == [] end)
 

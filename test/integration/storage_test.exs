@@ -3,7 +3,7 @@ defmodule Snakepit.StorageTest do
 
   import Snakepit.Test.Eventually
 
-  alias Snakepit.Test.{Beam, Family, OwnDirectory, ProcScan, WrappedBeam}
+  alias Snakepit.Test.{Beam, BeamPort, Family, OwnDirectory, ProcScan, Shim, WrappedBeam}
 
   @moduletag timeout: 120_000
 
@@ -82,24 +82,30 @@ defmodule Snakepit.StorageTest do
   defp assert_nothing_new(beam, id, reasons) do
     before = children(beam)
     token = Family.token()
-    assert {:error, :reserve_worker, reason, message} = start_worker(beam, id, token)
+    assert {:error, operation, reason, message} = start_worker(beam, id, token)
+    # A reservation is written with what follows it, unless it is known that nothing can be.
+    assert operation in [:reserve_worker, :activate_worker]
     assert reason in reasons
     assert Family.members(token) == []
     assert children(beam) == before
-    refute Beam.run(beam, "Snakepit.Pool.ProcessRegistry.worker_registered?(#{inspect(id)})")
+    # Its owner has ended over it.
+    registered = "Snakepit.Pool.ProcessRegistry.worker_registered?(#{inspect(id)})"
+    eventually(fn -> not Beam.run(beam, registered) end)
     message
   end
 
   describe "a data directory that will not do is refused, by key and path:" do
-    test "one that everybody may write to, a file, a path below a file" do
+    test "one that others may write to by now, a file, a path below a file" do
       beam = Beam.start()
       open = Beam.temporary_directory()
-      File.chmod!(open, 0o777)
-      assert_refused(attempt(beam, data_dir: open), open, "can be written to by everybody")
-      assert File.ls!(open) == []
+      assert attempt(beam, data_dir: open) == :started
+      before = Enum.sort(File.ls!(open))
 
-      File.chmod!(open, 0o1777)
-      assert_refused(attempt(beam, data_dir: open), open, "can be written to by everybody")
+      for mode <- [0o777, 0o1777, 0o775, 0o2770] do
+        File.chmod!(open, mode)
+        assert_refused(attempt(beam, data_dir: open), open, "can by now be written to by others")
+        assert Enum.sort(File.ls!(open)) == before
+      end
 
       file = Path.join(Beam.temporary_directory(), "file")
       File.write!(file, "")
@@ -112,7 +118,7 @@ defmodule Snakepit.StorageTest do
       assert Beam.run(beam, "Snakepit.RunState.current()") == nil
       File.chmod!(open, 0o700)
       assert attempt(beam, data_dir: open) == :started
-      assert [_run] = File.ls!(open)
+      assert [_first, _second] = Beam.run_ids(open)
     end
 
     @tag :root
@@ -134,8 +140,12 @@ defmodule Snakepit.StorageTest do
       answer = attempt(beam, data_dir: directory)
       assert_refused(answer, directory, "cannot be written to: permission denied")
       # Nor one that cannot be made.
-      below = Path.join(directory, "below")
-      assert_refused(attempt(beam, data_dir: below), below, "cannot be made: permission denied")
+      below = Path.join(directory, "below/it")
+      answer = attempt(beam, data_dir: below)
+      assert_refused(answer, below, "cannot be made: permission denied")
+      assert_refused(answer, below, "the nearest directory that exists is #{directory})")
+      assert_refused(answer, below, "Make it and give it to user 65534, or name one")
+      assert_refused(answer, below, "config :snakepit, data_dir: or SNAKEPIT_DATA_DIR")
     end
 
     @tag :root
@@ -181,6 +191,32 @@ defmodule Snakepit.StorageTest do
     end
   end
 
+  # systemd's `SystemCallFilter=~@privileged` forbids `chown`, which OTP calls before each `chmod`.
+  test "a sandbox without chown: directories are made with their mode, and workers run" do
+    env = [Shim.variable("fails_at"), {"FAILS_AT", "chown * 1"}]
+    data_dir = Path.join(Beam.temporary_directory(), "a/b")
+    beam = Beam.start([data_dir: data_dir], env: env)
+    assert {:error, :eperm} = Beam.run(beam, ~s|File.chmod("#{data_dir}", 0o700)|)
+    directory = Beam.run(beam, "Snakepit.Run.current!().directory")
+
+    for path <- [data_dir, directory],
+        do: assert(Bitwise.band(File.stat!(path).mode, 0o777) == 0o700)
+
+    token = running_family(beam, "worker")
+    assert length(Family.members(token)) == 4
+  end
+
+  # Everything else of a start may fail too, and is not the data directory's fault.
+  test "a start that fails at another call does not blame the data directory" do
+    data_dir = Beam.temporary_directory()
+    env = [Shim.variable("fails_at"), {"FAILS_AT", "statx /ns/pid 12"}]
+    beam = Beam.launch([data_dir: data_dir], env: env)
+    error = assert_raise RuntimeError, fn -> BeamPort.value(beam.port) end
+    assert error.message =~ "identify failed: not enough memory (enomem)"
+    refute error.message =~ ":data_dir: "
+    assert Beam.run_ids(data_dir) == []
+  end
+
   defp remount(beam, directory, mode),
     do:
       assert(
@@ -201,7 +237,7 @@ defmodule Snakepit.StorageTest do
   # Directories of runs that are neither history nor the current one, as that BEAM sees them.
   defp unclosed(beam, directory) do
     Beam.run(beam, """
-    for id <- File.ls!("#{directory}"), id != Snakepit.run_id(),
+    for id <- File.ls!("#{directory}"), id not in ["instance", Snakepit.run_id()],
         not File.exists?("#{directory}/\#{id}/history"), do: {id, File.ls!("#{directory}/\#{id}")}
     """)
   end

@@ -14,12 +14,15 @@ defmodule Snakepit.UnreadableTest do
   # carries no marker.
   for {what, call, path, errno, names} <- [
         {"the data directory", "readdir", "", @eio, "cannot be read: I/O error"},
-        {"whether a run is closed", "lstat", "/RUN/history", @eio, "reap failed: eio"},
-        {"a ledger", "open", "/RUN/ledger.dets", @emfile, "reap failed: emfile"},
-        {"a journal", "open", "/RUN/journal.old", @eio, "journal_read failed: eio"},
-        {"who was adopted", "open", "/RUN/adopted", @enomem, "reap failed: enomem"},
-        {"a lock", "open", "/RUN/lock", @emfile, "reap failed: emfile"},
-        {"the pid namespace", "statx", nil, @enomem, "not enough memory"}
+        {"whether a run is closed", "readdir", "/RUN", @eio, "cannot be read: I/O error"},
+        {"a ledger", "open", "/RUN/ledger.dets", @emfile,
+         "reap failed: too many open files (emfile)"},
+        {"a journal", "open", "/RUN/journal.old", @eio, "journal_read failed: I/O error (eio)"},
+        {"who was adopted", "open", "/RUN/adopted", @enomem,
+         "reap failed: not enough memory (enomem)"},
+        {"a lock", "open", "/RUN/lock", @emfile, "reap failed: too many open files (emfile)"},
+        {"the pid namespace", "statx", nil, @enomem,
+         "identify failed: not enough memory (enomem)"}
       ] do
     test "a start that cannot read #{what} fails, and the next one finds everything" do
       bystanders = Family.bystanders()

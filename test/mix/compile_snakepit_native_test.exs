@@ -14,10 +14,18 @@ defmodule Mix.Tasks.Compile.SnakepitNativeTest do
   end
 
   # Variables of the outer mix must not reach the inner one.
-  defp mix(directory, arguments, environment \\ []) do
-    cleared = for name <- ~w(MIX_ENV MIX_BUILD_PATH SNAKEPIT_NATIVE_DIR), do: {name, nil}
-    options = [cd: directory, env: cleared ++ environment, stderr_to_stdout: true]
-    System.cmd("mix", arguments, options)
+  defp mix(directory, arguments, environment \\ [], wrapper \\ []) do
+    [program | arguments] = wrapper ++ ["mix" | arguments]
+    environment = environment(directory) ++ environment
+    System.cmd(program, arguments, cd: directory, env: environment, stderr_to_stdout: true)
+  end
+
+  # Nor may what is run here leave its state in this user's own home.
+  defp environment(directory) do
+    cleared = ~w(MIX_ENV MIX_BUILD_PATH SNAKEPIT_NATIVE_DIR SNAKEPIT_DATA_DIR STATE_DIRECTORY)
+    state = {"XDG_STATE_HOME", Path.join(directory, "state")}
+    File.mkdir_p!(Path.join(directory, "state"))
+    [state | for(name <- cleared, do: {name, nil})]
   end
 
   defp host_project(directory, dependency) do
@@ -68,6 +76,86 @@ defmodule Mix.Tasks.Compile.SnakepitNativeTest do
     File.rm_rf!(Path.join(context.directory, "_build"))
 
     assert {output, 0} = System.cmd(Path.join(moved, "bin/host"), ["eval", code])
+    assert output =~ ~r/id=[0-9a-z]{7}\n/
+  end
+
+  # A development BEAM that runs, or was killed, has its files and its socket somewhere; not in what a
+  # release is made of.
+  test "a release is made while the project runs, has none of its state, and finds it", context do
+    host_project(context.directory, path: @root)
+    environment = [{"MIX_ENV", "prod"}, {"SNAKEPIT_NATIVE_DIR", @prebuilt}]
+    where = ~s|IO.puts("data_dir=" <> Snakepit.Run.current!().data_dir)|
+    runs = "#{where}; IO.read(:line)"
+
+    for_port =
+      for {name, value} <- environment(context.directory) ++ environment,
+          do: {String.to_charlist(name), (value && String.to_charlist(value)) || false}
+
+    port =
+      Port.open(
+        {:spawn_executable, System.find_executable("mix")},
+        [:binary, :exit_status, line: 10_000, args: ["run", "-e", runs]] ++
+          [cd: context.directory, env: for_port]
+      )
+
+    data_dir = read_data_dir(port)
+    assert data_dir == Path.join(context.directory, "state/snakepit/host")
+
+    assert {_output, 0} = mix(context.directory, ["release", "--quiet"], environment)
+    release = Path.join(context.directory, "_build/prod/rel/host")
+    shipped = Path.wildcard(Path.join(release, "lib/host-*/**"), match_dot: true)
+    assert Enum.reject(shipped, &(&1 =~ ~r{/(ebin|consolidated)(/|$)})) == []
+
+    code = "{:ok, _} = Application.ensure_all_started(:host); #{where}"
+    options = [env: environment(context.directory)]
+    assert {output, 0} = System.cmd(Path.join(release, "bin/host"), ["eval", code], options)
+    assert output =~ "data_dir=#{data_dir}\n"
+    Port.command(port, "\n")
+    assert_receive {^port, {:exit_status, 0}}, 60_000
+  end
+
+  defp read_data_dir(port) do
+    receive do
+      {^port, {:data, {:eol, "data_dir=" <> path}}} -> path
+      {^port, {:data, _line}} -> read_data_dir(port)
+      {^port, {:exit_status, status}} -> flunk("mix ended with #{status}")
+    after
+      120_000 -> flunk("mix did not start the project")
+    end
+  end
+
+  @tag :root
+  test "a source tree that is read-only compiles, once, and works as a release", context do
+    source = Path.join(context.directory, "source")
+    host = Path.join(context.directory, "host")
+    File.mkdir_p!(Path.join(source, "priv"))
+    File.mkdir_p!(host)
+    copy_of_this_project(source)
+    File.cp_r!(Path.join(@root, "priv/python"), Path.join(source, "priv/python"))
+    host_project(host, path: source)
+    environment = [{"MIX_ENV", "prod"}, {"SNAKEPIT_NATIVE_DIR", @prebuilt}]
+
+    script =
+      "mount --bind #{source} #{source} && mount -o remount,ro,bind #{source} && exec \"$@\""
+
+    read_only = ["unshare", "--mount", "sh", "-c", script, "sh"]
+    code = ~s|IO.puts("id=" <> Snakepit.run_id())|
+
+    assert {output, 0} = mix(host, ["run", "-e", code], environment, read_only)
+    assert output =~ ~r/id=[0-9a-z]{7}\n/
+    assert File.ls!(Path.join(source, "priv")) == ["python"]
+    built = Path.join(host, "_build/prod/lib/snakepit/priv")
+    assert Enum.sort(File.ls!(built)) == ["native", "python"]
+    before = File.stat!(Path.join(built, "native/snakepit_nif.so")).inode
+
+    assert {output, 0} = mix(host, ["deps.compile", "snakepit"], environment, read_only)
+    refute output =~ "error"
+    assert File.stat!(Path.join(built, "native/snakepit_nif.so")).inode == before
+
+    assert {_output, 0} = mix(host, ["release", "--quiet"], environment, read_only)
+    command = Path.join(host, "_build/prod/rel/host/bin/host")
+    code = "{:ok, _} = Application.ensure_all_started(:host); #{code}"
+    assert {output, 0} = System.cmd(command, ["eval", code], env: environment(host))
     assert output =~ ~r/id=[0-9a-z]{7}\n/
   end
 

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,10 @@ print(json.dumps({
     "close_range": call(436, 1000, 1000, 0),
     # Without arguments it is refused by whoever knows it.
     "clone3": call(435, None, 0),
+    "kill": call({"x86_64": 62, "aarch64": 129}[platform.machine()], os.getpid(), 0),
+    "setpriority": call({"x86_64": 141, "aarch64": 140}[platform.machine()], 0, 0, os.getpriority(0, 0)),
+    "subreaper": call({"x86_64": 157, "aarch64": 167}[platform.machine()], 36, 0, 0, 0, 0),
+    "death_signal": call({"x86_64": 157, "aarch64": 167}[platform.machine()], 1, 0, 0, 0, 0),
 }))
 """
 
@@ -47,6 +52,11 @@ MISSING = {
     "close_range": errno.ENOSYS,
     "pidfd_open": errno.ENOSYS,
     "clone3": errno.ENOSYS,
+    "pidfd_send_signal": errno.EPERM,
+    "kill": errno.EPERM,
+    "setpriority": errno.EPERM,
+    "subreaper": errno.EPERM,
+    "death_signal": errno.EPERM,
 }
 
 
@@ -68,6 +78,10 @@ class OldKernelTest(unittest.TestCase):
     def expected(self, names):
         found = dict(self.here)
         found.update({name: MISSING[name] for name in names})
+        # With flags and without: the filter that comes first answers.
+        if found.pop("pidfd_send_signal", 0):
+            found["plain"] = errno.EPERM
+            found["groups"] = MISSING["groups"] if "groups" in names else errno.EPERM
         if "pidfd_open" in names:
             # Then there is no pidfd to try these with.
             del found["plain"], found["groups"]
@@ -85,6 +99,12 @@ class OldKernelTest(unittest.TestCase):
     def test_several_are_taken_away_together(self):
         self.check(["handles", "groups"], "--without", "handles,groups")
         self.check(list(MISSING), "--without=" + ",".join(MISSING))
+
+    def test_a_name_may_have_another_answer(self):
+        answers = ask(WRAPPER, "--without", "pidfd_open=eperm,close_range=eperm")
+        self.assertEqual([answers[name] for name in ("pidfd_open", "close_range")], [errno.EPERM] * 2)
+        said = run("--without", "setpriority=kill", sys.executable, "-c", "import os; os.setpriority(0, 0, 0)")
+        self.assertEqual(said.returncode, -signal.SIGSYS)
 
     def test_the_default(self):
         self.check(["handles", "groups", "close_range"])
@@ -109,7 +129,8 @@ class OldKernelTest(unittest.TestCase):
     def test_what_makes_no_sense_runs_nothing(self):
         with tempfile.TemporaryDirectory() as directory:
             touch = ["touch", os.path.join(directory, "x")]
-            for words in ([], ["--without"], ["--without", "handles"], ["--bogus", *touch], ["--without", "x", *touch]):
+            for words in ([], ["--without"], ["--without", "handles"], ["--bogus", *touch], ["--without", "x", *touch],
+                          ["--without", "handles=x", *touch]):
                 self.assertEqual(run(*words).returncode, 2, words)
             self.assertEqual(os.listdir(directory), [])
 

@@ -33,6 +33,24 @@ defmodule Snakepit.AuditorTest do
     end
   end
 
+  test "a look for what earlier runs have left that cannot be taken is told, and tried by the next start" do
+    run = Run.current!()
+    away = run.data_dir <> ".away"
+    :persistent_term.erase({Auditor, run.instance})
+    File.rename!(run.data_dir, away)
+
+    log =
+      capture_log(fn ->
+        send(Auditor, :strays)
+        # Answered after that.
+        :sys.get_state(Auditor)
+      end)
+
+    File.rename!(away, run.data_dir)
+    assert log =~ "cannot look for earlier runs' processes"
+    assert %{orphans: 0} = Auditor.audit()
+  end
+
   test "its crash ends no worker" do
     {:ok, worker} =
       DynamicSupervisor.start_child(
@@ -40,9 +58,9 @@ defmodule Snakepit.AuditorTest do
         {Worker, id: "bystander", cmd: ["sleep", "600"]}
       )
 
-    os_pid = Worker.os_pid(worker)
+    os_pid = Worker.os_pid!(worker)
     crash(Auditor)
-    assert Worker.os_pid(worker) == os_pid
+    assert Worker.os_pid!(worker) == os_pid
     assert ProcScan.running?(os_pid)
     assert DynamicSupervisor.terminate_child(Snakepit.WorkerSupervisor, worker) == :ok
   end

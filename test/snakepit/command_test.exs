@@ -92,9 +92,19 @@ defmodule Snakepit.CommandTest do
     refute cleared.inherit
   end
 
-  test "a user by name brings its groups, a number none" do
+  # One that may become no other user has nothing to change.
+  @own_uid File.stat!("/proc/self").uid
+
+  test "a user brings its groups, and a number without an account no other's" do
     assert %{uid: 0, gid: 0, groups: [0 | _]} = request(user: "root")
-    assert %{uid: 12, gid: nil, groups: nil} = request(user: 12)
+    assert request(user: "nobody") == request(user: request(user: "nobody").uid)
+    number = 3_999_999_999
+    assert %{uid: ^number, gid: ^number, groups: []} = request(user: number)
+    assert %{uid: ^number, gid: 7, groups: [8]} = request(user: number, group: 7, groups: [8])
+
+    if @own_uid != 0,
+      do: assert(%{uid: @own_uid, gid: nil, groups: nil} = request(user: @own_uid))
+
     assert %{uid: 0, gid: 7, groups: [8]} = request(user: "root", group: 7, groups: [8])
 
     for opts <- [[user: "no-such-user"], [group: "no-such-group"], [groups: ["no-such-group"]]] do

@@ -11,7 +11,8 @@ defmodule Snakepit.ConfigTest do
     assert config.output_tail_bytes == 65_536
     assert config.watchdog.grace_period_ms == 3_000
     assert config.log_level == :warning
-    assert Path.type(config.data_dir) == :absolute
+    assert config.data_dir == nil
+    refute config.allow_network_data_dir
   end
 
   test "names the key, what was expected and what was given" do

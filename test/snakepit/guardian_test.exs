@@ -74,6 +74,16 @@ defmodule Snakepit.GuardianTest do
       assert {:error, %Error{reason: :esrch}} = Guardian.release(child)
     end
 
+    test "one whose end has begun ends, and nobody waits for it" do
+      child = run!(["sleep", "60"])
+      assert Guardian.begin_stop(child, :sigterm, 5_000) == :ok
+      assert {%{signal: :sigterm}, _tail} = await_exit(child)
+      await_gone(child)
+      # It is gone by now.
+      assert Guardian.begin_stop(child, :sigterm, 0) == :ok
+      assert {:ok, %{children: 0}} = Guardian.info()
+    end
+
     test "one that is stopped before the release never runs" do
       {:ok, child} = Guardian.spawn(Command.new!(cmd: ["sleep", "60"]))
       assert :ok = Guardian.stop(child)

@@ -20,13 +20,14 @@ defmodule Snakepit.HistoryTest do
           "adopted",
           "adopted.new",
           "obituary",
+          "obituary.new",
           "door"
         ],
         do: File.write!(Path.join(directory, name), "")
 
-    refute History.closed?(directory)
+    refute History.closed?(File.ls!(directory))
     :ok = History.close(directory, record, :cleanup, @counts)
-    assert History.closed?(directory)
+    assert History.closed?(File.ls!(directory))
     assert Enum.sort(File.ls!(directory)) == ["history", "lock"]
     id
   end

@@ -24,8 +24,8 @@ defmodule Snakepit.PoolTest do
     assert Enum.all?(workers, &ProcScan.running?(&1.os_pid))
     assert workers |> Enum.map(& &1.id) |> Enum.uniq() |> length() == 3
     assert Pool.await_ready(pool) == :ok
-    assert {:ok, {:ok, "49\n"}} = Pool.with_worker(pool, &square(&1, 7))
-    used = for _ <- 1..6, do: elem(Pool.with_worker(pool, & &1), 1)
+    assert {:ok, "49\n"} = Pool.with_worker(pool, &square(&1, 7))
+    used = for _ <- 1..6, do: Pool.with_worker(pool, & &1)
     assert used |> Enum.frequencies() |> Map.values() == [2, 2, 2]
     assert %{size: 3, idle: 3, busy: 0, queued: 0, last_error: nil} = Pool.info(pool)
     :ok = GenServer.stop(pool)
@@ -45,7 +45,7 @@ defmodule Snakepit.PoolTest do
 
     pool = start(size: 4, worker: [cmd: ["sleep", "600"], ready: ready, ready_timeout: 60_000])
     eventually(fn -> match?(%{idle: 3, starting: 1}, Pool.info(pool)) end)
-    assert {:ok, :used} = Pool.with_worker(pool, fn _ -> :used end)
+    assert :used = Pool.with_worker(pool, fn _ -> :used end)
     assert {:error, %Error{reason: :timeout}} = Pool.await_ready(pool, 50)
     # Nor does it hold up the end.
     {us, :ok} = :timer.tc(fn -> GenServer.stop(pool) end)
@@ -56,11 +56,11 @@ defmodule Snakepit.PoolTest do
     pool = start(size: 1, worker: [cmd: ["sleep", "600"]])
     test = self()
 
-    {:ok, {:error, %Error{reason: :timeout} = error}} =
+    {:error, %Error{reason: :timeout} = error} =
       Pool.with_worker(pool, fn _worker ->
         for n <- 1..20 do
           spawn_link(fn ->
-            {:ok, _} =
+            {:turn, ^n} =
               Pool.with_worker(pool, fn _ -> send(test, {:turn, n}) end, timeout: :infinity)
           end)
 
@@ -97,10 +97,10 @@ defmodule Snakepit.PoolTest do
     Process.exit(waiting, :kill)
     eventually(fn -> Pool.info(pool).queued == 0 end)
     Process.exit(holder, :kill)
-    assert {:ok, ^worker} = Pool.with_worker(pool, & &1)
+    assert Pool.with_worker(pool, & &1) == worker
     assert_raise RuntimeError, "mine", fn -> Pool.with_worker(pool, fn _ -> raise "mine" end) end
     assert catch_throw(Pool.with_worker(pool, fn _ -> throw(:mine) end)) == :mine
-    assert {:ok, ^worker} = Pool.with_worker(pool, & &1)
+    assert Pool.with_worker(pool, & &1) == worker
     assert Process.info(self(), :messages) == {:messages, []}
   end
 
@@ -110,26 +110,26 @@ defmodule Snakepit.PoolTest do
       for _ <- 1..10 do
         pool = start(size: 1, worker: squares())
 
-        assert {:ok, {:error, %Error{reason: :worker_down}}} =
+        assert {:error, %Error{reason: :worker_down}} =
                  Pool.with_worker(pool, fn worker ->
-                   kill(Worker.os_pid(worker))
+                   kill(Worker.os_pid!(worker))
                    square(worker, 3)
                  end)
 
-        assert {:ok, {:ok, "9\n"}} = Pool.with_worker(pool, &square(&1, 3), timeout: 60_000)
+        assert {:ok, "9\n"} = Pool.with_worker(pool, &square(&1, 3), timeout: 60_000)
         pool
       end
 
     assert {:error, %Error{reason: :worker_down} = error} =
              Pool.with_worker(pool, fn worker ->
-               kill(Worker.os_pid(worker))
+               kill(Worker.os_pid!(worker))
                await_down(worker)
-               Worker.os_pid(worker)
+               Worker.os_pid!(worker)
              end)
 
     assert Exception.message(error) =~ "sigkill"
-    assert {:ok, {:ok, "9\n"}} = Pool.with_worker(pool, &square(&1, 3))
-    assert %{last_error: {:exit_signal, :sigkill}, workers: [%{restarts: 2}]} = Pool.info(pool)
+    assert {:ok, "9\n"} = Pool.with_worker(pool, &square(&1, 3))
+    assert %{last_error: %Error{signal: :sigkill}, workers: [%{restarts: 2}]} = Pool.info(pool)
   end
 
   test "a program that cannot start does not burn the processor, and says why" do
@@ -141,8 +141,8 @@ defmodule Snakepit.PoolTest do
       )
 
     eventually(fn -> match?(%{waiting: 2}, Pool.info(pool)) end)
-    assert %{last_error: {:exit_status, 9}, workers: [one, two]} = Pool.info(pool)
-    assert one.last_error == {:exit_status, 9}
+    assert %{last_error: %Error{status: 9}, workers: [one, two]} = Pool.info(pool)
+    assert %Error{reason: :exit_status, status: 9} = one.last_error
     assert two.restarts > 0
 
     # 0, 100, 200, 400 ms: the fifth attempt of each is at least 700 ms away from the first.
@@ -176,9 +176,9 @@ defmodule Snakepit.PoolTest do
     eventually(fn -> match?(%{size: 5, idle: 5}, Pool.info(pool)) end)
     assert length(Family.members(token)) == 5
 
-    {:ok, :mine} =
+    :mine =
       Pool.with_worker(pool, fn worker ->
-        os_pid = Worker.os_pid(worker)
+        os_pid = Worker.os_pid!(worker)
         assert Pool.resize(pool, 1) == :ok
         eventually(fn -> Family.members(token) == [os_pid] end)
         assert ProcScan.running?(os_pid)
@@ -186,7 +186,7 @@ defmodule Snakepit.PoolTest do
       end)
 
     assert %{size: 1, idle: 1} = Pool.info(pool)
-    {:ok, _} = Pool.with_worker(pool, fn _ -> Pool.resize(pool, 3) && Pool.resize(pool, 2) end)
+    :ok = Pool.with_worker(pool, fn _ -> Pool.resize(pool, 3) && Pool.resize(pool, 2) end)
     eventually(fn -> match?(%{size: 2, idle: 2}, Pool.info(pool)) end)
     eventually(fn -> length(Family.members(token)) == 2 end)
     assert_raise ArgumentError, fn -> Pool.resize(pool, 0) end
@@ -197,10 +197,10 @@ defmodule Snakepit.PoolTest do
     [%{os_pid: first, id: id}] = Pool.list_workers(pool)
     assert id == "replace-1"
 
-    {:ok, :undisturbed} =
+    :undisturbed =
       Pool.with_worker(pool, fn worker ->
         assert Pool.restart_worker(pool, id) == :ok
-        assert Worker.os_pid(worker) == first
+        assert Worker.os_pid!(worker) == first
         :undisturbed
       end)
 
@@ -213,7 +213,7 @@ defmodule Snakepit.PoolTest do
 
     refute ProcScan.running?(first)
 
-    {:ok, _} =
+    true =
       Pool.with_worker(pool, fn worker ->
         assert Pool.restart_worker(pool, worker, force: true) == :ok
         assert await_down(worker) == :shutdown
@@ -265,7 +265,7 @@ defmodule Snakepit.PoolTest do
     end
 
     assert Pool.await_ready(pool, :infinity) == :ok
-    assert {:ok, _worker} = Pool.with_worker(pool, & &1, timeout: :infinity)
+    assert is_pid(Pool.with_worker(pool, & &1, timeout: :infinity))
   end
 
   test "in a supervision tree, by its name" do
@@ -274,7 +274,7 @@ defmodule Snakepit.PoolTest do
         strategy: :one_for_one
       )
 
-    assert {:ok, {:ok, "16\n"}} = Pool.with_worker(__MODULE__.Named, &square(&1, 4))
+    assert {:ok, "16\n"} = Pool.with_worker(__MODULE__.Named, &square(&1, 4))
     assert [%{id: "Snakepit.PoolTest.Named-1"}, _] = Pool.list_workers(__MODULE__.Named)
     :ok = Supervisor.stop(supervisor)
   end

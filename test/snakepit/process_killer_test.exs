@@ -3,7 +3,7 @@ defmodule Snakepit.ProcessKillerTest do
 
   import Snakepit.Test.Eventually
 
-  alias Snakepit.{Error, OSProcess, ProcessKiller, RunID}
+  alias Snakepit.{Error, Guardian, OSProcess, ProcessKiller, RunID}
   alias Snakepit.Test.{ProcScan, Program}
 
   doctest ProcessKiller
@@ -37,6 +37,25 @@ defmodule Snakepit.ProcessKillerTest do
 
       {:ok, beam} = OSProcess.lookup(@own_pid)
       assert {:error, %Error{reason: :refused}} = ProcessKiller.kill_process(beam, :sigkill)
+    end
+
+    test "the guardian, by pid, by identity and by group" do
+      guardian = Guardian.os_pid()
+      {:ok, process} = OSProcess.lookup(guardian)
+
+      for target <- [guardian, process],
+          call <- [
+            &ProcessKiller.kill_process(&1, :sigkill),
+            &ProcessKiller.kill_with_escalation(&1, 10),
+            &ProcessKiller.kill_process_group(&1, :sigkill),
+            &ProcessKiller.kill_process_group_with_escalation(&1, 10)
+          ] do
+        assert {:error, %Error{reason: :refused}} = call.(target)
+      end
+
+      group = ProcScan.stat(guardian).group
+      assert {:error, %Error{reason: :refused}} = ProcessKiller.kill_process_group(group)
+      assert Guardian.os_pid() == guardian
     end
 
     test "the caller's mistakes raise before anything happens" do
@@ -313,13 +332,16 @@ defmodule Snakepit.ProcessKillerTest do
   test "who survives is named, and a process table that cannot be read is an error" do
     report = %{stopped: 1, killed: 2, survivors: [{7, "identity"}, {8, "identity"}]}
     assert {:error, %Error{reason: :survivors} = error} = ProcessKiller.stopped({:ok, report})
-    assert Exception.message(error) == "kill_by_run_id failed: still there: [7, 8]"
+
+    assert Exception.message(error) ==
+             "kill_by_run_id failed: these processes cannot be ended: [7, 8]"
+
     assert {:error, %Error{reason: :eacces}} = ProcessKiller.stopped({:error, {:eacces, nil}})
 
     assert {:error, %Error{reason: :eacces} = error} =
              ProcessKiller.found({:error, {:eacces, nil}})
 
-    assert Exception.message(error) == "find_by_run_id failed: eacces"
+    assert Exception.message(error) == "find_by_run_id failed: permission denied (eacces)"
   end
 
   test "commands are given as people write them" do

@@ -17,11 +17,11 @@ defmodule Snakepit.TelemetryTest do
   defp life(beam, opts, ending) do
     code = """
     {:ok, worker} = Snakepit.Worker.start_link(#{inspect(opts)})
-    os_pid = Snakepit.Worker.os_pid(worker)
+    os_pid = Snakepit.Worker.os_pid!(worker)
     monitor = Process.monitor(worker)
     #{ending}
     receive do {:DOWN, ^monitor, _, _, _} -> :ok end
-    events = for {event, numbers, metadata} <- :telemetry.events(), metadata[:worker_id] == #{inspect(opts[:id])}, do: {event, numbers, Map.delete(metadata, :worker_pid)}
+    events = for {event, numbers, metadata} <- :telemetry.events(), metadata[:worker_id] == #{inspect(opts[:id])}, not is_map_key(metadata, :telemetry_span_context), do: {event, numbers, Map.delete(metadata, :worker_pid)}
     {os_pid, events}
     """
 
@@ -32,10 +32,10 @@ defmodule Snakepit.TelemetryTest do
     again = """
     System.cmd("kill", ["-KILL", Integer.to_string(Snakepit.Guardian.os_pid())])
     wait = fn wait ->
-      if GenServer.call(worker, :os_pid, 20_000) == os_pid, do: (receive do after 5 -> wait.(wait) end)
+      if Snakepit.Worker.os_pid!(worker) == os_pid, do: (receive do after 5 -> wait.(wait) end)
     end
     wait.(wait)
-    second = Snakepit.Worker.os_pid(worker)
+    second = Snakepit.Worker.os_pid!(worker)
     Process.put(:second, second)
     Snakepit.Worker.stop(worker)
     """
@@ -116,13 +116,65 @@ defmodule Snakepit.TelemetryTest do
     events =
       Beam.run(beam, """
       {:error, _} = Snakepit.Worker.start_link(id: "d", cmd: ["sleep", "600"], ready: fn -> false end, ready_timeout: 50)
-      for {event, _, %{worker_id: "d"}} <- :telemetry.events(), do: event
+      for {event, _, %{worker_id: "d"} = metadata} <- :telemetry.events(), not is_map_key(metadata, :telemetry_span_context), do: event
       """)
 
     assert events == [
              [:snakepit, :process, :terminated],
              [:snakepit, :process, :cleanup_completed]
            ]
+  end
+
+  test "what takes time is a span, with one context from its start to its end" do
+    spans =
+      Beam.run(beam(), """
+      {:ok, worker} = Snakepit.Worker.start_link(id: "span", cmd: ["sleep", "600"])
+      :ok = Snakepit.Worker.stop(worker)
+      {"", 3} = Snakepit.cmd("sh", ["-c", "exit 3"])
+      {:error, _} = Snakepit.run("no-such-program", [])
+      catch_error = try do Snakepit.cmd("echo", ["x"], into: File.stream!("/no/such/file")) rescue error -> error end
+      %File.Error{} = catch_error
+      {:ok, pool} = Snakepit.Pool.start_link(size: 1, worker: [cmd: ["sleep", "600"]])
+      pid = Snakepit.Pool.with_worker(pool, & &1)
+      true = is_pid(pid)
+      GenServer.stop(pool)
+      # Pids and exceptions cannot be passed on as they are.
+      plain = fn
+        %{__exception__: true} = error -> Map.get(error, :reason)
+        value when is_pid(value) -> :pid
+        value -> value
+      end
+
+      for {event, numbers, %{telemetry_span_context: context} = metadata} <- :telemetry.events() do
+        metadata = Map.drop(metadata, [:telemetry_span_context, :stacktrace])
+        metadata = Map.new(metadata, fn {key, value} -> {key, plain.(value)} end)
+        {Enum.drop(event, 1), numbers, metadata, inspect(context)}
+      end
+      """)
+
+    by_context = spans |> Enum.group_by(&elem(&1, 3)) |> Map.values()
+
+    for [begun, ended] <- by_context do
+      assert {[name, :start], %{system_time: _, monotonic_time: from}, _, _} = begun
+      assert {[^name, last], %{duration: duration, monotonic_time: to}, _, _} = ended
+      assert last in [:stop, :exception]
+      assert duration == to - from
+    end
+
+    ended = for [_begun, {[name, last], _, metadata, _}] <- by_context, do: {name, last, metadata}
+
+    for expected <- [
+          &match?({:launch, :stop, %{worker_id: "span", os_pid: _}}, &1),
+          &match?(
+            {:shutdown, :stop, %{worker_id: "span", reason: :normal, method: :graceful}},
+            &1
+          ),
+          &match?({:command, :stop, %{operation: :cmd, program: "sh", status: 3}}, &1),
+          &match?({:command, :stop, %{operation: :run, error: :enoent}}, &1),
+          &match?({:command, :exception, %{kind: :error, reason: :enoent}}, &1),
+          &match?({:checkout, :stop, %{worker: :pid, pool: :pid}}, &1)
+        ],
+        do: assert(Enum.any?(ended, expected), inspect(ended))
   end
 
   test "a run that ends says how" do

@@ -34,7 +34,7 @@ defmodule Snakepit.TestTest do
 
   test "a process that does not go is told of, one that goes is waited for" do
     {:ok, worker} = Worker.start_link(cmd: ["sleep", "600"])
-    os_pid = Worker.os_pid(worker)
+    os_pid = Worker.os_pid!(worker)
 
     assert_raise ExUnit.AssertionError, ~r/#{os_pid}/, fn ->
       Snakepit.Test.assert_gone(os_pid, timeout: 50)

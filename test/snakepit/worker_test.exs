@@ -10,7 +10,7 @@ defmodule Snakepit.WorkerTest do
   describe "start_link" do
     test "returns when the process is recorded and has executed its program" do
       {:ok, worker} = Worker.start_link(id: "recorded", cmd: ["sleep", "600"])
-      os_pid = Worker.os_pid(worker)
+      os_pid = Worker.os_pid!(worker)
       assert ProcScan.command(os_pid) == "sleep 600"
 
       assert {:ok, %{status: :active, owner: ^worker, os_pid: ^os_pid, command: ["sleep", "600"]}} =
@@ -19,7 +19,7 @@ defmodule Snakepit.WorkerTest do
       assert [%{id: "recorded", os_pid: ^os_pid, state: :alive}] = Snakepit.workers()
 
       assert %{id: "recorded", os_pid: ^os_pid, heartbeat: nil, cmd: ["sleep", "600"]} =
-               Worker.info(worker)
+               Worker.info!(worker)
 
       assert Worker.stop(worker) == :ok
       refute ProcScan.running?(os_pid)
@@ -53,14 +53,14 @@ defmodule Snakepit.WorkerTest do
       assert {:error, %Error{reason: :already_registered}} =
                Worker.start_link(id: "twin", cmd: ["sleep", "600"])
 
-      assert ProcScan.running?(Worker.os_pid(first))
+      assert ProcScan.running?(Worker.os_pid!(first))
       assert Worker.stop(first) == :ok
     end
 
     test "generated ids differ" do
       {:ok, one} = Worker.start_link(cmd: ["sleep", "600"])
       {:ok, other} = Worker.start_link(cmd: ["sleep", "600"])
-      assert Worker.info(one).id != Worker.info(other).id
+      assert Worker.info!(one).id != Worker.info!(other).id
     end
 
     test "arguments, paths and variables may have spaces and any letters" do
@@ -87,14 +87,14 @@ defmodule Snakepit.WorkerTest do
 
       assert_receive {Worker, "ünï cödé", {:output, line}}
       assert line == "a b 'c' \"d\" * 蛇 |#{directory}\n"
-      assert {:ok, env} = File.read("/proc/#{Worker.os_pid(worker)}/environ")
+      assert {:ok, env} = File.read("/proc/#{Worker.os_pid!(worker)}/environ")
       assert "SNAKE=蛇 x" in String.split(env, <<0>>)
       assert "SNAKEPIT_WORKER_ID=ünï cödé" in String.split(env, <<0>>)
     end
 
     test "the run id goes to the end of the arguments, if asked" do
       {:ok, worker} = Worker.start_link(cmd: sh("sleep 600; :") ++ ["x"], run_id_flag: "--run-id")
-      os_pid = Worker.os_pid(worker)
+      os_pid = Worker.os_pid!(worker)
       assert ProcScan.command(os_pid) =~ ~r/x --run-id #{Snakepit.run_id()}$/
       {:ok, command} = Snakepit.ProcessKiller.get_process_command(os_pid)
       assert Snakepit.RunID.extract_from_command(command) == {:ok, Snakepit.run_id()}
@@ -194,7 +194,7 @@ defmodule Snakepit.WorkerTest do
       eventually(fn -> length(Family.members(token)) == 201 end, 20_000)
       members = Family.members(token)
       monitor = Process.monitor(worker)
-      kill(Worker.os_pid(worker))
+      kill(Worker.os_pid!(worker))
       assert_receive {:DOWN, ^monitor, :process, _pid, {:exit_signal, :sigkill}}, 10_000
       # At once, and by their pids: the whole table takes longer to read than they take to die.
       refute Enum.any?(members, &ProcScan.running?/1)
@@ -227,6 +227,40 @@ defmodule Snakepit.WorkerTest do
   end
 
   describe "the end of the worker" do
+    test "its end is one line in the log, with its name and its last words, and no state" do
+      for {script, said, reason} <- [
+            {"echo last words; exit 3", "ended with status 3", {:exit_status, 3}},
+            {"echo last words; kill -KILL $$", "was ended by sigkill", {:exit_signal, :sigkill}}
+          ] do
+        log =
+          capture_log(fn ->
+            {:ok, worker} = Worker.start_link(cmd: sh(script), name: Snakepit.LogTest.Named)
+            assert_receive {:EXIT, ^worker, ^reason}, 5_000
+          end)
+
+        assert [_before, entry] = String.split(log, "[error]")
+        assert entry =~ "Snakepit worker Snakepit.LogTest.Named (OS process"
+        assert entry =~ said
+        assert entry =~ "last words"
+        refute entry =~ "terminating"
+      end
+    end
+
+    test "stop/1 takes any name that start_link/1 takes" do
+      start_supervised!({Registry, keys: :unique, name: Snakepit.StopTest.Names})
+
+      for name <- [
+            {:via, Registry, {Snakepit.StopTest.Names, "one"}},
+            {:global, :snakepit_stop_test},
+            :snakepit_stop_test
+          ] do
+        {:ok, worker} = Worker.start_link(cmd: ["sleep", "600"], name: name)
+        assert Worker.stop(name) == :ok
+        refute Process.alive?(worker)
+        assert Worker.stop(name) == :ok
+      end
+    end
+
     test "stop/1 asks first, and takes the whole tree along" do
       marker = temporary_path("graceful")
       token = Family.token()
@@ -248,7 +282,7 @@ defmodule Snakepit.WorkerTest do
           stop_timeout: 300
         )
 
-      os_pid = Worker.os_pid(worker)
+      os_pid = Worker.os_pid!(worker)
       begun = System.monotonic_time(:millisecond)
       assert Worker.stop(worker) == :ok
       assert (System.monotonic_time(:millisecond) - begun) in 300..5_000
@@ -277,7 +311,7 @@ defmodule Snakepit.WorkerTest do
         marker = temporary_path("asked")
         script = "trap 'touch #{marker}; exit 0' TERM; echo up; while :; do sleep 0.01; done"
         {:ok, worker} = Worker.start_link(cmd: bash(script), ready: {:output, "up"})
-        os_pid = Worker.os_pid(worker)
+        os_pid = Worker.os_pid!(worker)
         Process.exit(worker, reason)
         assert await_down(worker) == reason
         refute ProcScan.running?(os_pid)
@@ -326,7 +360,7 @@ defmodule Snakepit.WorkerTest do
           {Worker, id: "guest", cmd: ["sleep", "600"]}
         )
 
-      os_pid = Worker.os_pid(worker)
+      os_pid = Worker.os_pid!(worker)
       :ok = DynamicSupervisor.terminate_child(Snakepit.WorkerSupervisor, worker)
       refute ProcScan.running?(os_pid)
       refute ProcessRegistry.worker_registered?("guest")

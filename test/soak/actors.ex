@@ -75,7 +75,7 @@ defmodule Soak.Actors do
   defp call(plan) do
     {name, _size, _worker} = Enum.random(plan[:pools])
     line = if :rand.uniform(50) == 1, do: "daemon\n", else: "#{:rand.uniform(1000)}\n"
-    {:ok, {:ok, _answer}} = Pool.with_worker(name, &Worker.request(&1, line), timeout: 1_000)
+    {:ok, _answer} = Pool.with_worker(name, &Worker.request(&1, line), timeout: 1_000)
     count(plan[:counters], :calls)
   end
 
@@ -83,9 +83,9 @@ defmodule Soak.Actors do
     begun = System.monotonic_time(:microsecond)
 
     case :rand.uniform(20) do
-      1 -> {:error, %{reason: :timeout}} = Snakepit.cmd("sleep", ["60"], timeout: 20)
-      2 -> {:error, _error} = Snakepit.cmd("/there/is/no/such/program", [])
-      3 -> {:error, %{reason: :max_output}} = Snakepit.cmd("yes", [], max_output: 10_000)
+      1 -> {"", :timeout} = Snakepit.cmd("sleep", ["60"], timeout: 20)
+      2 -> {:error, _error} = Snakepit.run("/there/is/no/such/program", [])
+      3 -> {_output, :max_output} = Snakepit.cmd("yes", [], max_output: 10_000)
       4 -> {"LOUD", 0} = Snakepit.cmd("tr", ["a-z", "A-Z"], input: "loud")
       _ -> timed(plan, begun)
     end

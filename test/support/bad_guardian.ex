@@ -52,9 +52,11 @@ defmodule Snakepit.Test.BadGuardian do
   end
 
   defp with_guardian(%{start: {Server, :start_link, [opts]}} = spec, says),
-    do: %{spec | start: {Server, :start_link, [[executable: executable(says)] ++ opts]}}
+    do: %{spec | start: {Server, :start_link, [bad(says) ++ opts]}}
 
   defp with_guardian(spec, _says), do: spec
+
+  defp bad(says), do: [executable: executable(says), watch_ms: :infinity]
 
   @doc """
   Starts a server that speaks to one, beside this BEAM's own and for a run of its own: it shall sweep
@@ -63,7 +65,8 @@ defmodule Snakepit.Test.BadGuardian do
   def start_server(says, opts \\ []) do
     run = %{Run.current!() | id: RunID.generate()}
     config = %{Config.fetch!() | log_level: :debug}
-    defaults = [run: run, config: config, executable: executable(says)]
+    # Nobody asks it whether it is there: what it says depends on how much it was told.
+    defaults = [run: run, config: config, executable: executable(says), watch_ms: :infinity]
     GenServer.start(Server, Keyword.merge(defaults, opts))
   end
 

@@ -86,6 +86,11 @@ defmodule Snakepit.Test.Beam do
     Eventually.eventually(fn -> not ProcScan.running?(beam.os_pid) end, timeout_ms)
   end
 
+  @doc "The runs that are recorded in a data directory."
+  def run_ids(data_dir) do
+    for name <- Enum.sort(File.ls!(data_dir)), name =~ ~r/\A[0-9a-z]{7}\z/, do: name
+  end
+
   def temporary_directory do
     path =
       Path.join(
@@ -94,6 +99,8 @@ defmodule Snakepit.Test.Beam do
       )
 
     File.mkdir_p!(path)
+    # Whatever the umask is: a data directory that others may write to is not used itself.
+    File.chmod!(path, 0o755)
     # Whoever is on its way out may still write a last file there.
     on_exit(fn -> Eventually.eventually(fn -> match?({:ok, _}, File.rm_rf(path)) end) end)
     path

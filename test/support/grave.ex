@@ -14,7 +14,7 @@ defmodule Snakepit.Test.Grave do
   def dig(run_id, beam, workers, adopted) do
     run = Run.current!()
     directory = Path.join(run.data_dir, run_id)
-    File.mkdir!(directory)
+    {:ok, {}} = Native.directory_make(directory)
     {:ok, lock} = Native.lock_take(Path.join(directory, "lock"))
     {:ok, journal} = Journal.open(directory)
     name = {__MODULE__, run_id}
@@ -81,7 +81,7 @@ defmodule Snakepit.Test.Grave do
 
   defp entries(run_id, workers) do
     for {id, os_pid, identity} <- workers,
-        do: worker(run_id, id, os_pid: os_pid, pgid: os_pid, identity: identity)
+        do: {:worker, id, run_id, :active, os_pid, os_pid, identity, "<0.1.0>", ["sleep"], 0}
   end
 
   # As the guardian does.

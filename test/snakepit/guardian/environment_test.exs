@@ -20,7 +20,7 @@ defmodule Snakepit.Guardian.EnvironmentTest do
     names = for line <- String.split(clear, "\n", trim: true), do: hd(String.split(line, "="))
 
     assert Enum.sort(names) ==
-             ~w(ONLY SNAKEPIT_INSTANCE SNAKEPIT_OWNER SNAKEPIT_RUN_ID SNAKEPIT_WORKER_ID)
+             ~w(ONLY SNAKEPIT_CHILD SNAKEPIT_INSTANCE SNAKEPIT_OWNER SNAKEPIT_RUN_ID SNAKEPIT_WORKER_ID)
   end
 
   test "what System.put_env/2 changed since the start counts" do

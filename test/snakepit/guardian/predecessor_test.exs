@@ -12,7 +12,7 @@ defmodule Snakepit.Guardian.PredecessorTest do
     run = %{Run.current!() | id: RunID.generate(), directory: Beam.temporary_directory()}
     os_pid = Program.sleeper()
     {:ok, process} = OSProcess.lookup(os_pid)
-    Predecessor.note(run, process.identity)
+    Predecessor.note(run, process)
     {run, os_pid}
   end
 

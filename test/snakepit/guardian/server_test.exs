@@ -5,7 +5,7 @@ defmodule Snakepit.Guardian.ServerTest do
   import ExUnit.CaptureLog
 
   alias Snakepit.{Command, Error, Guardian, Native, Run, RunID, Worker}
-  alias Snakepit.Guardian.{Ending, Grace, Server}
+  alias Snakepit.Guardian.{Ending, Grace, Line, Server}
   alias Snakepit.Ledger.Journal
   alias Snakepit.Pool.ProcessRegistry
   alias Snakepit.Test.{BadGuardian, Program, ProcScan}
@@ -50,9 +50,42 @@ defmodule Snakepit.Guardian.ServerTest do
         assert BadGuardian.start_server([[first]]) == {:error, reason}
       end
 
+      for {first, sentence} <- [
+            {{"Unable", ["pidfd_open", 1]}, "pidfd_open"},
+            {:filtered, "SIGSYS"}
+          ] do
+        assert {:error, {%Error{} = error, _stacktrace}} = BadGuardian.start_server([[first]])
+        assert Exception.message(error) =~ sentence
+      end
+
       assert BadGuardian.start_server([], executable: BadGuardian.silent(), welcome_ms: 50) ==
                {:error, {:guardian_failed, :no_answer}}
     end
+  end
+
+  test "one that answers nothing any more is ended" do
+    # It says nothing after its welcome.
+    {:ok, server} = BadGuardian.start_server([[:welcome]], watch_ms: 20)
+    %{process: %{os_pid: os_pid}} = :sys.get_state(server)
+    monitor = Process.monitor(server)
+
+    log =
+      capture_log(fn ->
+        caller = Task.async(fn -> GenServer.call(server, :info) end)
+        assert {:error, %Error{reason: :guardian_down}} = Task.await(caller, 10_000)
+        assert_receive {:DOWN, ^monitor, :process, ^server, :guardian_down}, 10_000
+      end)
+
+    assert log =~ "(OS pid #{os_pid}) has not answered for 300 ms"
+    refute ProcScan.running?(os_pid)
+  end
+
+  test "one that has nothing to do is not asked" do
+    {:ok, server} = BadGuardian.start_server([[:welcome]], watch_ms: 1)
+    %{process: %{os_pid: os_pid}} = :sys.get_state(server)
+    # Many times what it takes to give one up.
+    refute eventually?(fn -> not ProcScan.running?(os_pid) end, 300)
+    Process.exit(server, :kill)
   end
 
   describe "what the guardian says" do
@@ -262,7 +295,7 @@ defmodule Snakepit.Guardian.ServerTest do
       stray = start_stray(server)
       %{port: port, process: guardian} = :sys.get_state(server)
       :ok = :sys.suspend(server)
-      :ok = Snakepit.ProcessKiller.kill_process(guardian, :sigkill)
+      {_output, 0} = System.cmd("kill", ["-KILL", "#{guardian.os_pid}"])
       eventually(fn -> Port.info(port) == nil end)
       monitor = Process.monitor(server)
       :ok = :sys.terminate(server, :shutdown)
@@ -332,6 +365,13 @@ defmodule Snakepit.Guardian.ServerTest do
 
       assert_receive {:DOWN, ^monitor, :process, _server, :linked}, 10_000
     end
+  end
+
+  test "a guardian that is gone is told nothing, and nobody waits for it" do
+    port = Port.open({:spawn_executable, System.find_executable("cat")}, [:binary])
+    Port.close(port)
+    refute Line.command(port, :ping)
+    refute Line.try_command(port, :ping)
   end
 
   test "a sweep that leaves something is told" do

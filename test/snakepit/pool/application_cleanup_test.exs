@@ -4,6 +4,7 @@ defmodule Snakepit.Pool.ApplicationCleanupTest do
   import ExUnit.CaptureLog
 
   alias Snakepit.{Guardian, History}
+  alias Snakepit.Guardian.{Ending, Predecessor}
   alias Snakepit.Pool.{ApplicationCleanup, ProcessRegistry}
   alias Snakepit.Test.{BadGuardian, Program, ProcScan, Workers}
 
@@ -66,6 +67,55 @@ defmodule Snakepit.Pool.ApplicationCleanupTest do
       refute ProcScan.running?(late)
       refute ProcScan.running?(stray)
     end)
+  end
+
+  test "the process table is searched if a guardian was lost, and only then" do
+    run = Snakepit.Run.current!()
+    stray = start_stray()
+    refute Predecessor.any?(run)
+    assert %{stopped: 0, killed: 0, survivors: []} = ApplicationCleanup.run(1_000, 1_000)
+    assert ProcScan.running?(stray)
+
+    [guardian, server] = [Guardian.os_pid(), Process.whereis(Guardian)]
+
+    capture_log(fn ->
+      System.cmd("kill", ["-KILL", "#{guardian}"])
+      await_tree(Guardian, server)
+    end)
+
+    # Swept with what the guardian has left; one more has come.
+    refute ProcScan.running?(stray)
+    late = start_stray()
+    assert Predecessor.any?(run)
+    assert %{stopped: 1, survivors: []} = ApplicationCleanup.run(1_000, 1_000)
+    refute ProcScan.running?(late)
+  end
+
+  test "a guardian's last word is believed; without it the process table is searched" do
+    run = Snakepit.Run.current!()
+    stray = start_stray()
+    path = Path.join(run.directory, "obituary")
+
+    # MessagePack: the run, its BEAM, when and how, and in the end the processes and who has survived.
+    word = <<0x97, 0xA7, run.id::binary, 1, 2, 0xA4, "port", 5, 0x90>>
+
+    File.write!(path, word <> <<0x90>>)
+    assert capture_log(fn -> Ending.hear_last_word(run) end) == ""
+    File.write!(path, word <> <<0x91, 72>>)
+
+    assert capture_log(fn -> Ending.hear_last_word(run) end) =~
+             "survived the stop of the application: [72]"
+
+    assert ProcScan.running?(stray)
+
+    for missing <- [fn -> File.write!(path, "") end, fn -> File.rm!(path) end] do
+      missing.()
+      stray = start_stray()
+      Ending.hear_last_word(run)
+      refute ProcScan.running?(stray)
+    end
+
+    refute ProcScan.running?(stray)
   end
 
   test "what survives the stop is named, and the end is no clean one", %{data_dir: data_dir} do

@@ -41,6 +41,7 @@ defmodule Snakepit.Pool.PIDLedgerTest do
           identity: 1,
           elixir_pid: self(),
           elixir_pid: <<255>>,
+          elixir_pid: "x",
           color: "red",
           color: nil
         ] do
@@ -61,7 +62,7 @@ defmodule Snakepit.Pool.PIDLedgerTest do
     assert [%{worker_id: "r"}] = PIDLedger.all()
     # In the journal alone, and never to be carried off.
     :ok = :sys.suspend(PIDLedger)
-    :ok = PIDLedger.register_process("s", status: :reserved)
+    :ok = PIDLedger.register_process("s")
     lose_directory(run)
     assert {:error, %Error{reason: :estale} = error} = PIDLedger.register_process("x")
     assert Exception.message(error) =~ "the run's directory was deleted"

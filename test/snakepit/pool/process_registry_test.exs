@@ -3,7 +3,8 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
 
   import ExUnit.CaptureLog
 
-  alias Snakepit.{Error, Native}
+  alias Snakepit.{Error, Guardian, Native, Run}
+  alias Snakepit.Ledger.Journal
   alias Snakepit.Pool.{PIDLedger, ProcessRegistry}
   alias Snakepit.Test.{Program, ProcScan, Workers}
 
@@ -160,30 +161,35 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
 
   test "what the ledger cannot take does not happen, and what it cannot forget stays", %{run: run} do
     child = start!("w")
-    {holder, :ok} = agent(fn -> ProcessRegistry.reserve_worker("held") end)
     :ok = ProcessRegistry.reserve_worker("r")
+    :ok = ProcessRegistry.reserve_worker("held")
     lose_directory(run)
 
+    assert {:error, %Error{operation: :activate_worker, reason: :estale}} =
+             ProcessRegistry.activate_worker("r", self(), child.os_pid)
+
+    assert {:ok, %{status: :reserved}} = ProcessRegistry.get_worker_info("r")
+
+    # By now it is known that nothing can be written.
     assert {:error, %Error{operation: :reserve_worker, reason: :estale}} =
              ProcessRegistry.reserve_worker("new")
 
     refute ProcessRegistry.worker_registered?("new")
 
-    assert {:error, %Error{operation: :activate_worker, reason: :estale}} =
-             ProcessRegistry.activate_worker("r", self(), child.os_pid)
-
-    assert {:ok, %{status: :reserved, since_ms: since}} = ProcessRegistry.get_worker_info("r")
-
-    assert {:error, %Error{operation: :unregister_worker, reason: :estale}} =
-             ProcessRegistry.unregister_worker("r")
-
-    Process.exit(holder, :kill)
-    # One of this very millisecond is not swept.
-    eventually(fn -> System.monotonic_time(:millisecond) > since end)
     # Tried again by whoever comes by, as it was not taken by anybody.
-    for _ <- 1..2, do: assert(ProcessRegistry.sweep_reservations(0) == 0)
-    assert [{"r", _, gate}] = :ets.lookup(ProcessRegistry, "r")
-    assert :atomics.get(gate, 1) == 0
+    :ok = Guardian.stop(child)
+
+    for _ <- 1..2 do
+      assert {:error, %Error{operation: :unregister_worker, reason: :estale}} =
+               ProcessRegistry.unregister_worker("w")
+
+      assert [{"w", _, gate}] = :ets.lookup(ProcessRegistry, "w")
+      assert :atomics.get(gate, 1) == 0
+    end
+
+    # A reservation names no process, whatever the ledger goes on to say of it.
+    assert ProcessRegistry.unregister_worker("held") == :ok
+    refute ProcessRegistry.worker_registered?("held")
   end
 
   test "the name of an owner that died before anybody watched it is free again" do
@@ -208,6 +214,9 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
     watched? = fn -> Map.has_key?(:sys.get_state(registry).workers, "w") end
     eventually(watched?)
     lose_directory(run)
+
+    # What a gone process leaves in a ledger that cannot be written is no news until something fails.
+    {:error, %Error{reason: :estale}} = PIDLedger.register_process("x")
 
     log =
       capture_log(fn ->
@@ -236,6 +245,16 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
     assert Workers.stop(child) == :normal
   end
 
+  test "an owner that is no pid, as a damaged record may have it, is nobody" do
+    run = Run.current!()
+    record = {:worker, "odd", run.id, :reserved, nil, nil, nil, "no pid", [], 1}
+    :ok = Journal.append(run.journal, record)
+    crash(ProcessRegistry)
+    eventually(fn -> not ProcessRegistry.worker_registered?("odd") end)
+    assert :ok = ProcessRegistry.reserve_worker("odd")
+    assert :ok = ProcessRegistry.unregister_worker("odd")
+  end
+
   test "without it nothing is forgotten" do
     without_supervisor(fn ->
       Process.exit(Process.whereis(ProcessRegistry), :kill)
@@ -244,6 +263,28 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
     end)
 
     await_tree(ProcessRegistry, nil)
+  end
+
+  test "whoever asks who is there waits for a registry that is being started again" do
+    child = start!("lasting")
+
+    asked =
+      without_supervisor(fn ->
+        Process.exit(Process.whereis(ProcessRegistry), :kill)
+        eventually(fn -> Process.whereis(ProcessRegistry) == nil end)
+
+        assert {:error, %Error{reason: :registry_down}} =
+                 ProcessRegistry.get_worker_info("lasting")
+
+        Task.async(fn ->
+          {ProcessRegistry.worker_registered?("lasting"), Snakepit.workers()}
+        end)
+      end)
+
+    assert {true, [%{id: "lasting", os_pid: os_pid}]} = Task.await(asked)
+    assert os_pid == child.os_pid
+    Process.exit(child.owner, :kill)
+    eventually(fn -> not ProcessRegistry.worker_registered?("lasting") end)
   end
 
   test "a worker that is forgotten is not watched any more, its owner's next one is" do

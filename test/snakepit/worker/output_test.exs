@@ -80,8 +80,7 @@ defmodule Snakepit.Worker.OutputTest do
   test "a pipe carries packets both ways" do
     for {packet, question, answer} <- [
           {:line, "a b\n", "a b\n"},
-          {4, "any\0bytes\n", "any\0bytes\n"},
-          {:raw, "raw", "raw"}
+          {4, "any\0bytes\n", "any\0bytes\n"}
         ] do
       {:ok, worker} = Worker.start_link(cmd: ["cat"], stdio: :pipe, packet: packet)
       assert Worker.request(worker, question) == {:ok, answer}
@@ -98,6 +97,107 @@ defmodule Snakepit.Worker.OutputTest do
       max_concurrency: 50
     )
     |> Enum.each(fn {:ok, {question, answer}} -> assert answer == {:ok, question} end)
+  end
+
+  # Answers a number with a line of so many bytes, and says where it begins and ends.
+  @answers_at_length """
+  import sys
+  for line in sys.stdin:
+      size = int(line)
+      print("<" + "x" * (size - 3) + ">", flush=True)
+  """
+
+  defp answer_of(size), do: "<" <> :binary.copy("x", size - 3) <> ">\n"
+
+  test "an answer of any length is one answer" do
+    options = [cmd: ["python3", "-c", @answers_at_length], stdio: :pipe, packet: :line]
+    {:ok, worker} = Worker.start_link(options)
+
+    for size <- [10, 65_535, 65_536, 65_537, 100_000, 3_000_000, 10],
+        do: assert(Worker.request(worker, "#{size}\n") == {:ok, answer_of(size)})
+  end
+
+  test "in a pool nobody gets a piece of another's answer" do
+    worker = [cmd: ["python3", "-c", @answers_at_length], stdio: :pipe, packet: :line]
+    pool = start_supervised!({Snakepit.Pool, size: 2, worker: worker})
+
+    1..60
+    |> Task.async_stream(
+      fn n ->
+        size = if rem(n, 2) == 0, do: 100_000 + n, else: 100 + n
+        ask = fn worker -> Worker.request(worker, "#{size}\n") end
+        {size, Snakepit.Pool.with_worker(pool, ask, timeout: 60_000)}
+      end,
+      max_concurrency: 4,
+      timeout: 60_000
+    )
+    |> Enum.each(fn {:ok, {size, answer}} -> assert answer == {:ok, answer_of(size)} end)
+  end
+
+  test "a line or packet beyond :max_packet ends the worker, and nobody gets a piece of it" do
+    line = [cmd: ["python3", "-c", @answers_at_length], stdio: :pipe, packet: :line]
+    four = [cmd: ["cat"], stdio: :pipe, packet: 4]
+
+    for {options, fits, exceeds} <- [
+          {line, "1000\n", "1001\n"},
+          {four, :binary.copy("x", 1000), :binary.copy("x", 1001)}
+        ] do
+      {:ok, worker} = Worker.start_link([max_packet: 1000] ++ options)
+      assert {:ok, answer} = Worker.request(worker, fits)
+      assert byte_size(answer) == 1000
+
+      log =
+        capture_log(fn ->
+          assert {:error, %Error{reason: :worker_down} = error} = Worker.request(worker, exceeds)
+          assert Exception.message(error) =~ ":max_packet"
+          assert_receive {:EXIT, ^worker, :max_packet}, 5_000
+        end)
+
+      assert log =~ "longer than its :max_packet"
+    end
+  end
+
+  test "an answer that never comes is not replaced by the next one" do
+    # Answers every line but "lost".
+    script = "while read a; do [ $a = lost ] || echo $a; done"
+    options = [cmd: sh(script), stdio: :pipe, packet: :line, answer_timeout: 300]
+    {:ok, worker} = Worker.start_link(options)
+    assert Worker.request(worker, "one\n") == {:ok, "one\n"}
+    assert {:error, %Error{reason: :timeout}} = Worker.request(worker, "lost\n", 50)
+
+    capture_log(fn ->
+      assert {:error, %Error{reason: :worker_down} = error} = Worker.request(worker, "two\n")
+      assert Exception.message(error) =~ ":answer_timeout"
+      assert_receive {:EXIT, ^worker, :unanswered}, 5_000
+    end)
+  end
+
+  test "a second answer to one request is not the answer to the next one" do
+    options = [cmd: sh("while read a; do echo $a; echo more; done"), stdio: :pipe, packet: :line]
+    {:ok, worker} = Worker.start_link(options)
+
+    capture_log(fn ->
+      assert {:ok, "one\n"} = Worker.request(worker, "one\n")
+      assert_receive {:EXIT, ^worker, :unexpected_output}, 5_000
+    end)
+
+    # Unless there is somebody for such packets.
+    {:ok, worker} = Worker.start_link([output: {:send, self()}, id: "more"] ++ options)
+    assert {:ok, "one\n"} = Worker.request(worker, "one\n")
+    assert_receive {Worker, "more", {:output, "more\n"}}, 5_000
+    assert {:ok, "two\n"} = Worker.request(worker, "two\n")
+  end
+
+  test "a request whose caller has given up before its turn is not sent" do
+    path = temporary_path("asked")
+    script = "while read a; do echo $a >> '#{path}'; sleep 0.3; echo $a; done"
+    {:ok, worker} = Worker.start_link(cmd: sh(script), stdio: :pipe, packet: :line)
+    first = Task.async(fn -> Worker.request(worker, "first\n") end)
+    eventually(fn -> File.read(path) == {:ok, "first\n"} end)
+    assert {:error, %Error{reason: :timeout}} = Worker.request(worker, "second\n", 20)
+    assert Task.await(first) == {:ok, "first\n"}
+    assert Worker.request(worker, "third\n") == {:ok, "third\n"}
+    assert File.read!(path) == "first\nthird\n"
   end
 
   test "a late answer goes to nobody, and the next request gets its own" do
@@ -133,7 +233,7 @@ defmodule Snakepit.Worker.OutputTest do
       {:ok, worker} =
         Worker.start_link(cmd: sh(script), stdio: :pipe, packet: packet, output: busy)
 
-      {:ok, process} = Snakepit.OSProcess.lookup(Worker.os_pid(worker))
+      {:ok, process} = Snakepit.OSProcess.lookup(Worker.os_pid!(worker))
 
       # More than fits into the connection.
       writer = Task.async(fn -> Worker.write(worker, "go\n" <> :binary.copy("x", 1_000_000)) end)
@@ -168,6 +268,12 @@ defmodule Snakepit.Worker.OutputTest do
     assert {:error, %Error{reason: :einval} = error} = Worker.request(worker, "x\n")
     assert Exception.message(error) =~ ":stdio"
     assert {:error, %Error{reason: :einval}} = Worker.write(worker, "x\n")
+
+    for packet <- [[], [packet: :raw]] do
+      {:ok, worker} = Worker.start_link([cmd: ["cat"], stdio: :pipe] ++ packet)
+      assert {:error, %Error{reason: :einval} = error} = Worker.request(worker, "x")
+      assert Exception.message(error) =~ "packet: :line or packet: 4"
+    end
   end
 
   defp flush do

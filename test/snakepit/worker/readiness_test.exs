@@ -40,6 +40,35 @@ defmodule Snakepit.Worker.ReadinessTest do
     end
   end
 
+  test "a pong is no line of output: it waits for what was asked" do
+    marker = temporary_path("marker")
+    script = "sleep 0.5; touch #{marker}; echo up; exec sleep 600"
+
+    {:ok, worker} =
+      Worker.start_link(
+        cmd: sh(script),
+        ready: {:output, "up"},
+        heartbeat: [ping_interval: 20],
+        ping: fn -> :ok end
+      )
+
+    assert File.exists?(marker)
+    assert Worker.stop(worker) == :ok
+  end
+
+  test "a line that never ends does not become ready" do
+    {:error, error} =
+      Worker.start_link(
+        cmd: ["cat", "/dev/zero"],
+        stdio: :pipe,
+        packet: :line,
+        max_packet: 100_000,
+        ready: {:output, "up"}
+      )
+
+    assert Exception.message(error) =~ ":max_packet"
+  end
+
   test "output over a pipe: in packets, or in pieces without any" do
     raw = sh("printf rea; sleep 0.05; printf dy; sleep 600")
     {:ok, worker} = Worker.start_link(cmd: raw, stdio: :pipe, ready: {:output, "ready"})
@@ -75,14 +104,14 @@ defmodule Snakepit.Worker.ReadinessTest do
     test = self()
     ready = fn info -> send(test, info) && :ok end
     {:ok, worker} = Worker.start_link(id: "asked", cmd: ["sleep", "600"], ready: ready)
-    os_pid = Worker.os_pid(worker)
+    os_pid = Worker.os_pid!(worker)
     assert_received %{id: "asked", os_pid: ^os_pid}
   end
 
   test "the first pong" do
     cmd = [@python, fixture("lifeline.py"), "late", "200"]
     {:ok, worker} = Worker.start_link(cmd: cmd, heartbeat: true, ready: :heartbeat)
-    assert %{status: :healthy, pongs_received: 1} = Worker.info(worker).heartbeat
+    assert %{status: :healthy, pongs_received: 1} = Worker.info!(worker).heartbeat
   end
 
   test "not in time: why, with the output, and nothing is left" do

@@ -17,7 +17,7 @@ defmodule Snakepit.Worker.RecoveryTest do
   defp await_another(worker, os_pid), do: eventually(fn -> another(worker, os_pid) end, 20_000)
 
   defp another(worker, os_pid) do
-    now = GenServer.call(worker, :os_pid, 20_000)
+    now = Worker.os_pid!(worker)
     if now != os_pid, do: now
   end
 
@@ -26,7 +26,7 @@ defmodule Snakepit.Worker.RecoveryTest do
       bystander = Program.sleeper()
       name = :"recovers_#{unquote(name)}"
       {:ok, worker} = Worker.start_link(id: "lost", name: name, cmd: ["sleep", "600"])
-      first = Worker.os_pid(worker)
+      first = Worker.os_pid!(worker)
 
       log =
         capture_log(fn ->
@@ -44,7 +44,7 @@ defmodule Snakepit.Worker.RecoveryTest do
 
       assert [_once] = Regex.scan(~r/Snakepit worker lost has lost its OS process #{first}/, log)
       refute log =~ "Snakepit worker lost (OS process"
-      os_pid = Worker.os_pid(worker)
+      os_pid = Worker.os_pid!(worker)
       assert Worker.stop(worker) == :ok
       refute ProcScan.running?(os_pid)
       assert ProcScan.running?(bystander)
@@ -61,14 +61,14 @@ defmodule Snakepit.Worker.RecoveryTest do
         )
 
       assert Worker.request(worker, "3\n") == {:ok, "9\n"}
-      first = Worker.os_pid(worker)
+      first = Worker.os_pid!(worker)
       monitor = :sys.get_state(worker).monitor
       unquote(lose)
       await_another(worker, first)
       assert Worker.request(worker, "4\n") == {:ok, "16\n"}
       refute Process.alive?(monitor)
       assert :sys.get_state(worker).monitor != monitor
-      eventually(fn -> Worker.info(worker).heartbeat.status == :healthy end)
+      eventually(fn -> Worker.info!(worker).heartbeat.status == :healthy end)
       assert Worker.stop(worker) == :ok
     end
   end
@@ -79,7 +79,7 @@ defmodule Snakepit.Worker.RecoveryTest do
     {:ok, worker} =
       Worker.start_link(cmd: lifeline, heartbeat: [ping_interval: 50], ready: :heartbeat)
 
-    first = Worker.os_pid(worker)
+    first = Worker.os_pid!(worker)
     kill(Guardian.os_pid())
     await_another(worker, first)
     # It has been ready again, so there was a pong.
@@ -88,12 +88,14 @@ defmodule Snakepit.Worker.RecoveryTest do
   end
 
   test "who waits for an answer of the process that was lost gets an error" do
-    {:ok, worker} = Worker.start_link(cmd: ["sleep", "600"], stdio: :pipe, packet: :line)
-    first = Worker.os_pid(worker)
+    path = temporary_path("asked")
+    script = "read a; : > '#{path}'; exec sleep 600"
+    {:ok, worker} = Worker.start_link(cmd: sh(script), stdio: :pipe, packet: :line)
+    first = Worker.os_pid!(worker)
     request = Task.async(fn -> Worker.request(worker, "x\n", 20_000) end)
+    eventually(fn -> File.exists?(path) end)
     # More than the kernel takes from a process that does not read.
     write = Task.async(fn -> Worker.write(worker, :binary.copy("x", 10_000_000)) end)
-    eventually(fn -> :queue.len(:sys.get_state(worker).output.requests) == 1 end)
     eventually(fn -> sending?(:sys.get_state(worker).output.input.writer) end)
     kill(Guardian.os_pid())
     assert {:error, %Error{reason: :worker_down}} = Task.await(request, 20_000)
@@ -112,7 +114,7 @@ defmodule Snakepit.Worker.RecoveryTest do
     File.write!(path, "")
     ready = fn -> File.exists?(path) end
     {:ok, worker} = Worker.start_link(id: "readied", cmd: ["sleep", "600"], ready: ready)
-    first = Worker.os_pid(worker)
+    first = Worker.os_pid!(worker)
     File.rm!(path)
     kill(Guardian.os_pid())
     # It runs, and is not ready.
@@ -147,7 +149,7 @@ defmodule Snakepit.Worker.RecoveryTest do
       Task.async(fn ->
         Process.flag(:trap_exit, true)
         {:ok, worker} = Worker.start_link(id: "early", cmd: ["sleep", "600"], ready: ready)
-        {Worker.os_pid(worker), Worker.stop(worker)}
+        {Worker.os_pid!(worker), Worker.stop(worker)}
       end)
 
     first =
@@ -175,7 +177,7 @@ defmodule Snakepit.Worker.RecoveryTest do
     options = [id: "orphaned", cmd: ["sleep", "600"], on_guardian_down: :exit]
     {:ok, supervisor} = Supervisor.start_link([{Worker, options}], strategy: :one_for_one)
     [{_, worker, _, _}] = Supervisor.which_children(supervisor)
-    first = Worker.os_pid(worker)
+    first = Worker.os_pid!(worker)
     monitor = Process.monitor(worker)
     kill(Guardian.os_pid())
     assert_receive {:DOWN, ^monitor, :process, _, :guardian_down}, 10_000
@@ -185,7 +187,7 @@ defmodule Snakepit.Worker.RecoveryTest do
       eventually(
         fn ->
           with [{_, pid, _, _}] when is_pid(pid) <- Supervisor.which_children(supervisor),
-               do: Worker.os_pid(pid),
+               do: Worker.os_pid!(pid),
                else: (_ -> nil)
         end,
         15_000
@@ -209,7 +211,7 @@ defmodule Snakepit.Worker.RecoveryTest do
     workers = [guest | for({_, pid, _, _} <- Supervisor.which_children(supervisor), do: pid)]
 
     for _ <- 1..2 do
-      before = for worker <- workers, do: {worker, Worker.os_pid(worker)}
+      before = for worker <- workers, do: {worker, Worker.os_pid!(worker)}
       kill(Guardian.os_pid())
       for {worker, os_pid} <- before, do: assert(ProcScan.running?(await_another(worker, os_pid)))
     end
@@ -260,11 +262,11 @@ defmodule Snakepit.Worker.RecoveryTest do
     assert {:error, %Error{reason: :timeout}} = Pool.with_worker(pool, square, timeout: 100)
     File.write!(path, "")
     send(user.pid, :go)
-    assert {:ok, {:ok, "25\n"}} = Task.await(user, 20_000)
+    assert {:ok, "25\n"} = Task.await(user, 20_000)
     assert :ok = Pool.await_ready(pool)
     eventually(fn -> Pool.info(pool).idle == 3 end)
     tasks = for _ <- 1..6, do: Task.async(fn -> Pool.with_worker(pool, square) end)
-    assert Task.await_many(tasks, 20_000) == List.duplicate({:ok, {:ok, "25\n"}}, 6)
+    assert Task.await_many(tasks, 20_000) == List.duplicate({:ok, "25\n"}, 6)
     workers = Pool.list_workers(pool)
     assert for(worker <- workers, do: {worker.id, worker.pid}) == before
     assert Enum.all?(workers, &(&1.restarts == 0))

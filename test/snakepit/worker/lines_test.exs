@@ -1,0 +1,63 @@
+defmodule Snakepit.Worker.LinesTest do
+  use ExUnit.Case, async: true
+
+  alias Snakepit.Worker.Lines
+
+  defp feed(pieces, limit) do
+    Enum.reduce(pieces, {:ok, [], Lines.new(limit)}, fn
+      piece, {:ok, before, lines} ->
+        {state, complete, lines} = Lines.split(lines, piece)
+        {state, before ++ complete, lines}
+
+      _piece, too_long ->
+        too_long
+    end)
+  end
+
+  test "lines are the same, whatever pieces they come in" do
+    text = "one\n\ntwo\nthree and more\nrest"
+
+    for size <- 1..byte_size(text) do
+      pieces = for <<piece::binary-size(size) <- text>>, do: piece
+      rest = binary_part(text, byte_size(text), -rem(byte_size(text), size))
+      assert {:ok, complete, lines} = feed(pieces ++ [rest], 100)
+      assert complete == ["one\n", "\n", "two\n", "three and more\n"]
+      assert Lines.rest(lines) == "rest"
+    end
+  end
+
+  test "a line may be as long as the limit, its newline included, and not longer" do
+    for pieces <- [["12345\n"], ["123", "45\n"], ["12345", "\n"]] do
+      assert {:ok, ["12345\n"], _lines} = feed(pieces, 6)
+      assert {:too_long, [], _lines} = feed(pieces, 5)
+    end
+
+    # Also one whose end has not come.
+    assert {:ok, [], _lines} = feed(["12345"], 6)
+    assert {:too_long, [], _lines} = feed(["12345"], 5)
+  end
+
+  test "the lines before one that is too long are there" do
+    assert {:too_long, ["a\n", "b\n"], _lines} = feed(["a\nb\n12345\nc\n"], 5)
+  end
+
+  test "what is only passed on comes in pieces instead" do
+    {pieces, lines} = Lines.split_or_cut(Lines.new(5), "ab\n123456")
+    assert pieces == ["ab\n", "123456"]
+    assert {["7\n"], _lines} = Lines.split_or_cut(lines, "7\n")
+  end
+
+  test "a long line costs no more than its length" do
+    piece = :binary.copy("x", 1_000)
+    {reductions, _} = count(fn -> feed(List.duplicate(piece, 1_000), 10_000_000) end)
+    {more, _} = count(fn -> feed(List.duplicate(piece, 10_000), 20_000_000) end)
+    assert more < 20 * reductions
+  end
+
+  defp count(fun) do
+    {:reductions, before} = Process.info(self(), :reductions)
+    result = fun.()
+    {:reductions, now} = Process.info(self(), :reductions)
+    {now - before, result}
+  end
+end
