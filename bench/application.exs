@@ -1,16 +1,18 @@
 defmodule Snakepit.Bench.Application do
   @moduledoc """
   The start of the application and its stop, with nothing running, beside what they cannot do without:
-  to open and to close a port and a DETS table, and to have a record on the disk, once for each.
+  to open and to close a port and a DETS table, and to have a record on the disk, once for each. Each with
+  no, 1000 and 3000 other processes on the host.
   """
 
   @behaviour Snakepit.Bench
 
   import Snakepit.Bench
 
-  alias Snakepit.Bench.{DeadRuns, SecondBeam, Turns}
+  alias Snakepit.Bench.{DeadRuns, Herd, SecondBeam, Turns}
 
   @first [label: "first start in a BEAM", rounds: 5, within_ms: 20_000]
+  @others [0, 1000, 3000]
 
   # A table and records in the directory of the run: on the same disk.
   @by_turns """
@@ -25,27 +27,42 @@ defmodule Snakepit.Bench.Application do
 
   @impl true
   def run do
-    progress("start and stop again and again")
-    rounds = SecondBeam.with_beam(&SecondBeam.run(&1, @by_turns))
+    rounds =
+      Herd.at_sizes(@others, :up, fn others ->
+        progress("start and stop again and again, #{others} others")
+        SecondBeam.with_beam(&SecondBeam.run(&1, @by_turns))
+      end)
 
     first = Turns.repeat(@first, fn _number -> with_directory(&DeadRuns.start_ms/1) end)
 
+    Enum.flat_map(@others, &rows(rounds[&1], &1)) ++
+      [row(name: "first start in a BEAM, with the code to load", rounds: first, unit: "ms")]
+  end
+
+  defp rows(rounds, others) do
     [
-      beside(rounds, "start and stop, beside opening and closing", {:ratio, 2.0}, fn {on, off} ->
+      beside(rounds, others, "start and stop", "opening and closing", {:ratio, 2.0}, fn {on, off} ->
         on + off
       end),
-      beside(rounds, "start, beside opening", nil, &elem(&1, 0)),
-      beside(rounds, "stop, beside closing", nil, &elem(&1, 1)),
-      row(name: "first start in a BEAM, with the code to load", rounds: first, unit: "ms")
+      beside(rounds, others, "start", "opening", nil, &elem(&1, 0)),
+      beside(rounds, others, "stop", "closing", nil, &elem(&1, 1))
     ]
   end
 
-  defp beside(rounds, label, target, fun) do
+  defp beside(rounds, others, what, baseline, target, fun) do
+    baseline = "#{baseline} a port, a DETS table, fdatasync"
+
     row(
-      name: "#{label} a port, a DETS table, fdatasync",
+      name: "#{what}, p50, #{others} others, beside #{baseline}",
       rounds: Turns.beside(rounds, :application, :baseline, &(fun.(&1) / 1000)),
       unit: "ms",
-      target: target
+      target: target,
+      scale: %{
+        figure: "application #{what}",
+        of: "other processes on the host",
+        size: others,
+        beside: baseline
+      }
     )
   end
 end

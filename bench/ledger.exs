@@ -159,7 +159,7 @@ defmodule Snakepit.Bench.Ledger do
     acknowledged = collect([], fatal, fn -> kill(os_pid) end)
     for socket <- sockets, do: :gen_tcp.close(socket)
     SecondBeam.await_end(beam)
-    [run] = File.ls!(directory)
+    [run] = File.ls!(directory) -- ["instance"]
     dead = DeadRun.read(run, Path.join(directory, run), make_ref())
 
     recorded =

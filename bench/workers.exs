@@ -156,7 +156,7 @@ defmodule Snakepit.Bench.Workers do
     ]
   end
 
-  defp healths(workers), do: Enum.map(workers, &Worker.info(&1).heartbeat)
+  defp healths(workers), do: Enum.map(workers, &Worker.info!(&1).heartbeat)
   defp pongs(workers), do: workers |> healths() |> Enum.map(& &1.pongs_received) |> Enum.sum()
 
   # User and system time of all threads, in ticks of 10 ms.

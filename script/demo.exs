@@ -66,7 +66,7 @@ defmodule Demo do
 
     {:ok, pool} = Snakepit.Pool.start_link(size: #{@workers}, worker: worker)
     :ok = Snakepit.Pool.await_ready(pool, 60_000)
-    healths = for %{pid: pid} <- Snakepit.Pool.list_workers(pool), do: Snakepit.Worker.info(pid).heartbeat
+    healths = for %{pid: pid} <- Snakepit.Pool.list_workers(pool), do: Snakepit.Worker.info!(pid).heartbeat
     IO.puts("healthy \#{Enum.count(healths, &(&1.status == :healthy))}")
     Process.sleep(:infinity)
     """

@@ -35,7 +35,7 @@ defmodule Snakepit.Bench.DeadRuns do
       after
         for beam <- beams, Port.info(beam), do: SecondBeam.stop(beam)
 
-        for run_id <- File.ls!(directory),
+        for run_id <- File.ls!(directory) -- ["instance"],
             do: {:ok, _count} = ProcessKiller.kill_by_run_id(run_id)
       end
     end)

@@ -14,8 +14,7 @@ defmodule Snakepit.Bench.Runner do
     json: :string,
     plots: :string,
     check: :boolean,
-    save: :boolean,
-    help: :boolean
+    save: :boolean
   ]
 
   @doc "Gives the exit status. A relative path in `arguments` is relative to `caller`."
@@ -29,14 +28,28 @@ defmodule Snakepit.Bench.Runner do
     unknown = names -- known()
 
     cond do
-      options[:help] -> IO.puts(usage()) && 0
-      invalid != [] -> refuse("not understood: #{Enum.map_join(invalid, " ", &elem(&1, 0))}")
-      unknown != [] -> refuse("no such benchmark: #{Enum.join(unknown, ", ")}")
-      options[:others] && (options[:check] || options[:save]) -> refuse(others_alone())
-      not writable?(options) -> refuse("cannot write to #{options[:json] || options[:plots]}")
-      options[:check] && not File.exists?(@saved) -> refuse("nothing was saved to compare with")
-      names == [] -> run(known(), options)
-      true -> run(Enum.uniq(names), options)
+      invalid != [] ->
+        refuse("not understood: #{Enum.map_join(invalid, " ", &elem(&1, 0))}")
+
+      unknown != [] ->
+        refuse(
+          "no such benchmark: #{Enum.join(unknown, ", ")}; there are #{Enum.join(known(), ", ")}"
+        )
+
+      options[:others] && (options[:check] || options[:save]) ->
+        refuse(others_alone())
+
+      not writable?(options) ->
+        refuse("cannot write to #{options[:json] || options[:plots]}")
+
+      options[:check] && not File.exists?(@saved) ->
+        refuse("nothing was saved to compare with")
+
+      names == [] ->
+        run(known(), options)
+
+      true ->
+        run(Enum.uniq(names), options)
     end
   end
 
@@ -49,41 +62,10 @@ defmodule Snakepit.Bench.Runner do
       (options[:plots] == nil or File.mkdir_p(options[:plots]) == :ok)
   end
 
-  defp usage do
-    """
-    usage: script/bench [NAME...] [--others N] [--json FILE] [--plots DIR] [--check | --save]
-
-    Runs the named benchmarks, or all, and prints a row for each thing measured:
-
-      value     what Snakepit takes or gives
-      baseline  the same thing done the other way, by turns in the same run, in the same unit
-      ratio     the value as a part of the baseline; the median of all rounds
-      interval  where that median lies, with a probability of 95 %, as far as the rounds tell
-      target    what is required of the ratio or the value
-      verdict   met, MISSED, or undecided: the target lies within the interval, so the machine was too
-                noisy, or the two are too close, for this run to decide. While something else
-                works on the machine, only what is beyond four times the interval is decided
-
-    --others N   runs them while that many other processes sleep on the host
-    --json FILE  writes the rows and what they were measured on to FILE too
-    --plots DIR  draws them: scale.png, figures over size; targets.png, figures and their targets
-    --check      compares them with bench/baseline.json and says what got worse
-    --save       makes them the ones that the next are compared with
-
-    `script/bench hosts` measures with 0, 1000 and 3000 other processes on the host, one beside the
-    other, and prints that as a table too.
-
-    The exit status is 1 if a benchmark failed or a target is missed, and 3 if nothing worse happened
-    than that a target is undecided; with --check, 1 if a benchmark failed or something got worse.
-
-    Benchmarks: #{Enum.join(known(), ", ")}\
-    """
-  end
-
   defp others_alone, do: "--others measures something else than what --check and --save are about"
 
   defp refuse(reason) do
-    IO.puts(:stderr, "#{reason}\n\n#{usage()}")
+    IO.puts(:stderr, "#{reason}; see script/bench --help")
     2
   end
 

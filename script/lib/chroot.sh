@@ -1,6 +1,5 @@
 # shellcheck shell=sh
-# Debian folders to run the project in. Sourced by script/matrix and script/check-foreign
-# from the project's root; nothing here runs by itself.
+# Debian folders to run the project in. Sourced from the project's root; nothing here runs by itself.
 #
 # A folder is made once by debootstrap, is kept in the cache and holds a copy of the project
 # under /snakepit. Remove a folder to have it made anew, for example when forky has moved on.
@@ -22,24 +21,32 @@ chroot_setup() {
     exit 1
   fi
 
-  if ! command -v debootstrap >/dev/null 2>&1; then
-    say "Installing debootstrap"
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive \
-      apt-get install -qq -y --no-install-recommends debootstrap debian-archive-keyring >&2
-  fi
-
   mkdir -p "$cache"
+  command -v debootstrap >/dev/null 2>&1 || install_packages debootstrap debian-archive-keyring
   exec 9>"$cache/lock"
   flock -n 9 || { say "Waiting for another run to finish with $cache"; flock 9; }
 }
 
-# The mirror this machine's apt uses for Debian itself, if it uses one.
-mirror() {
+# Onto this machine; says so.
+install_packages() { # packages
+  say "Installing $*, log in $cache/packages.log"
+  { apt-get update -qq &&
+    DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"; } \
+    >"$cache/packages.log" 2>&1 || { show_log "$cache/packages.log"; return 1; }
+}
+
+# Where this machine's apt gets Debian, or its security updates, from.
+mirror() { # label: Debian or Debian-Security
+  uri=$(repository "$1")
+  # Its label is known only once apt has asked for it.
+  [ -n "$uri" ] || { apt-get update -qq >&2 && uri=$(repository "$1"); }
+  [ -n "$uri" ] || { say "This machine's apt has no repository whose label is $1. Please add one to its sources."; return 1; }
+  echo "$uri"
+}
+
+repository() { # label
   # shellcheck disable=SC2016  # apt's own variable
-  uri=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Label: Debian' |
-    head -n 1)
-  echo "${uri:-http://deb.debian.org/debian}"
+  apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' "Label: $1" | head -n 1
 }
 
 # Prints the log's path and its end.
@@ -72,7 +79,8 @@ make_folder() { # suite
   # debootstrap mounts /proc; in its own namespace that cannot outlive it.
   # shellcheck disable=SC2046  # a list of package names
   rm -rf --one-file-system "${cache:?}/$1" &&
-    unshare --mount debootstrap --variant=minbase "$1" "$cache/$1" "$(mirror)" "$script" 9>&- &&
+    debian=$(mirror Debian) &&
+    unshare --mount debootstrap --variant=minbase "$1" "$cache/$1" "$debian" "$script" 9>&- &&
     copy_settings "$1" &&
     inside "$1" apt-get update -q &&
     inside "$1" apt-get install -q -y --no-install-recommends $(packages_of "$1") &&
@@ -92,6 +100,8 @@ copy_settings() { # suite
     [ ! -e "${CARGO_HOME:-$HOME/.cargo}/$file" ] ||
       cp -L "${CARGO_HOME:-$HOME/.cargo}/$file" "$root/root/.cargo/$file"
   done
+  # As every system has that was installed; debootstrap's smallest variant makes none.
+  [ -s "$root/etc/machine-id" ] || tr -d - </proc/sys/kernel/random/uuid >"$root/etc/machine-id"
   # Not the whole of apt's configuration: its hooks name programs that only the host has.
   apt-config dump --no-empty | grep -E '^Acquire::(https?::|Check-)' | grep -v Auto-Detect \
     >"$root/etc/apt/apt.conf.d/90host" || true
