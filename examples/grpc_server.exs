@@ -26,7 +26,7 @@ if match?({_, 0}, Snakepit.cmd(python, ["-c", "import grpc"])) do
       ready: :heartbeat
     )
 
-  IO.puts("health: #{Snakepit.Worker.info(server).heartbeat.status}")
+  IO.puts("health: #{Snakepit.Worker.info!(server).heartbeat.status}")
   :ok = Snakepit.Worker.stop(server)
   :ok = Snakepit.Worker.stop(client)
   IO.puts("stopped")

@@ -13,7 +13,7 @@ if System.find_executable("node") do
 
   {:ok, answer} = Snakepit.Worker.request(worker, ~s({"words": ["pear", "apple", "fig"]}\n))
   IO.write(answer)
-  IO.puts("health: #{Snakepit.Worker.info(worker).heartbeat.status}")
+  IO.puts("health: #{Snakepit.Worker.info!(worker).heartbeat.status}")
   :ok = Snakepit.Worker.stop(worker)
 else
   IO.puts("skipped: node is not installed")

@@ -7,9 +7,7 @@ children = [{Snakepit.Pool, name: Factors, size: 4, worker: python}]
 {:ok, supervisor} = Supervisor.start_link(children, strategy: :one_for_one)
 
 factorise = fn number ->
-  {:ok, {:ok, line}} =
-    Snakepit.Pool.with_worker(Factors, &Snakepit.Worker.request(&1, "#{number}\n"))
-
+  {:ok, line} = Snakepit.Pool.with_worker(Factors, &Snakepit.Worker.request(&1, "#{number}\n"))
   String.split(line)
 end
 

@@ -12,7 +12,7 @@ children = [
 
 {:ok, supervisor} = Supervisor.start_link(children, strategy: :one_for_one)
 
-os_pid = Snakepit.Worker.os_pid(Script)
+os_pid = Snakepit.Worker.os_pid!(Script)
 IO.puts("alive: #{Snakepit.ProcessKiller.process_alive?(os_pid)}")
 
 Supervisor.stop(supervisor)
