@@ -198,8 +198,8 @@ pub struct Member {
     pub start: u64,
     /// Its process group.
     pub group: i32,
-    /// How long it has existed, if that is not hidden.
-    pub age: Option<Duration>,
+    /// When it started, at the earliest, if that is not hidden: start times are rounded down to ticks.
+    pub started: Option<Time>,
     /// Whether it does nothing until it is continued, or ever again.
     pub at_rest: bool,
 }

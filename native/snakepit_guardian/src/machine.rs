@@ -170,7 +170,7 @@ impl Machine {
             Event::Gate { id, verdict } => self.hear_gate(id, verdict),
             Event::Adopted(seen) => {
                 if !self.knows(seen.member.pid) {
-                    let owner = self.trees.adopt(now, seen, &mut self.out);
+                    let owner = self.trees.adopt(seen, &mut self.out);
                     // One that nobody claims may be the first of its kind.
                     if self.mourns() && self.trees.is_running(owner) {
                         self.end_by_policy(now, owner);

@@ -19,8 +19,6 @@ pub const REFUSED_GIVE_UP: Duration = Duration::from_secs(1);
 pub const CHASE: Duration = Duration::from_millis(10);
 /// How often at least.
 pub const PERIOD: Duration = Duration::from_secs(1);
-/// Start times are in ticks of this length.
-const TICK: Duration = Duration::from_millis(10);
 /// In how many rounds of killing a tree that does not fork all the time is gone.
 const ROUNDS: u32 = 2;
 /// After so many passes a tree that does not come to rest is killed as it is.
@@ -110,14 +108,13 @@ impl Asked {
         self.walk_at.get_or_insert(now);
     }
 
-    /// Whether one that was just found is to be asked: adopted, or, if `below`, by a walk.
+    /// Whether one that was just found, adopted or by a walk, is to be asked.
     ///
     /// One that was started after the others were asked, by somebody who tidies up, is not: it has the rest
-    /// of the grace period. Start times are rounded down to ticks. In doubt an adopted one is asked, since
-    /// nobody tidies up with it any more; and one below another is not, since it is asked when it is adopted.
-    pub fn concerns(&self, now: Time, leader: i32, member: &Member, below: bool) -> bool {
-        let margin = if below { TICK } else { Duration::ZERO };
-        let young = member.age.is_some_and(|age| now.saturating_sub(age) + margin > self.at);
+    /// of the grace period. In doubt, in the tick in which the others were asked, it is: those that tidy up
+    /// are nearly always in the group that has had the signal, and are not concerned by that.
+    pub fn concerns(&self, leader: i32, member: &Member) -> bool {
+        let young = member.started.is_some_and(|started| started > self.at);
         let same = |start: &u64| *start == member.start || *start == 0 || member.start == 0;
         let had_it = (self.group && member.group == leader)
             || self.reached.get(&member.pid).is_some_and(same);
@@ -171,5 +168,42 @@ impl Freeze {
             }
         }
         (!stop.is_empty() && self.passes < MAX_PASSES).then_some(stop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEADER: i32 = 10;
+
+    fn asked_at(at: Time) -> Asked {
+        let mut asked = Asked::new(at, Signal::TERM, Duration::from_secs(1), false);
+        asked.group = true;
+        asked.everyone = true;
+        asked
+    }
+
+    fn member(group: i32, started_ms: u64) -> Member {
+        let started = Some(Duration::from_millis(started_ms));
+        Member { pid: 11, start: started_ms / 10, group, started, at_rest: false }
+    }
+
+    #[test]
+    fn one_that_may_have_been_there_is_asked_and_a_later_one_is_not() {
+        let asked = asked_at(Duration::from_millis(1004));
+        // Its start is rounded down: it began between 1000 and 1010.
+        assert!(asked.concerns(LEADER, &member(11, 1000)));
+        assert!(!asked.concerns(LEADER, &member(11, 1010)));
+    }
+
+    #[test]
+    fn one_in_the_group_that_was_asked_or_that_was_reached_is_not_asked_again() {
+        let mut asked = asked_at(Duration::from_millis(1004));
+        assert!(!asked.concerns(LEADER, &member(LEADER, 1000)));
+        asked.reached.insert(11, 100);
+        assert!(!asked.concerns(LEADER, &member(11, 1000)));
+        // Another with the same pid.
+        assert!(asked.concerns(LEADER, &member(11, 900)));
     }
 }

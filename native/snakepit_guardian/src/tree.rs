@@ -266,8 +266,7 @@ impl Tree {
                 for member in members {
                     // An adopted one may have been in the leader's group when it was adopted, and have
                     // left it before the group was asked: this is where its group is known as it is.
-                    let below = !adopted.contains_key(&member.pid);
-                    if member.pid != leader && asked.concerns(now, leader, member, below) {
+                    if member.pid != leader && asked.concerns(leader, member) {
                         asked.reached.insert(member.pid, member.start);
                         request(Target::Member(member.pid), asked.signal, out);
                     }

@@ -185,12 +185,12 @@ impl Trees {
     }
 
     /// A process has become the guardian's child. Returns whose it is.
-    pub fn adopt(&mut self, now: Time, seen: Seen, out: &mut Actions) -> u64 {
+    pub fn adopt(&mut self, seen: Seen, out: &mut Actions) -> u64 {
         let pid = seen.member.pid;
         let owner = self.owner_of(&seen).unwrap_or(NOBODY);
         let tree = self.by_id.entry(owner).or_insert_with(Tree::without_leader);
         let asked = match &tree.phase {
-            Phase::Asked(asked) => !asked.concerns(now, tree.leader, &seen.member, false),
+            Phase::Asked(asked) => !asked.concerns(tree.leader, &seen.member),
             _ => false,
         };
         tree.members.push(pid);

@@ -6,6 +6,7 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
   alias Snakepit.{Error, Guardian, Native, Run}
   alias Snakepit.Ledger.Journal
   alias Snakepit.Pool.{PIDLedger, ProcessRegistry}
+  alias Snakepit.Pool.ProcessRegistry.Table
   alias Snakepit.Test.{Program, ProcScan, Workers}
 
   doctest ProcessRegistry
@@ -281,6 +282,8 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
         end)
       end)
 
+    # But not for ever.
+    assert_raise ArgumentError, fn -> Table.await(fn -> raise ArgumentError end, 0) end
     assert {true, [%{id: "lasting", os_pid: os_pid}]} = Task.await(asked)
     assert os_pid == child.os_pid
     Process.exit(child.owner, :kill)

@@ -11,7 +11,7 @@ use snakepit_core::table::{self, Columns, Entry, Environment, State};
 use snakepit_core::wire::Exit;
 use snakepit_core::{Pid, Process};
 use snakepit_guardian::Event;
-use snakepit_guardian::event::{Member, Purpose, Seen, Verdict};
+use snakepit_guardian::event::{Member, Purpose, Seen, Time, Verdict};
 
 use super::shell::Shell;
 
@@ -35,7 +35,7 @@ impl Shell {
                 }
             };
             if !self.machine.knows(pid) {
-                self.tell(Event::Adopted(seen(pid, self.run_id, false)));
+                self.tell(Event::Adopted(seen(self.now(), pid, self.run_id, false)));
             }
             // What it said before it ended comes first. That it has executed its program shows in the end
             // of the gate, and not even then: a sibling that was forked a moment ago, and has not had a
@@ -63,7 +63,7 @@ impl Shell {
         };
         for pid in pids {
             if !self.machine.knows(pid) {
-                self.tell(Event::Adopted(seen(pid, self.run_id, true)));
+                self.tell(Event::Adopted(seen(self.now(), pid, self.run_id, true)));
             }
         }
         self.tell(Event::Listed);
@@ -77,49 +77,51 @@ impl Shell {
             // takes a look at the whole process table for each tree.
             let listed = self.own_children.is_listed();
             let below = if listed { offspring::below(&pids) } else { Vec::new() };
-            let members = below.iter().map(member).collect();
+            let now = self.now();
+            let members = below.iter().map(|relative| member(now, relative)).collect();
             self.tell(Event::Below { tree, purpose, members });
             return;
         }
-        let mut members: Vec<Member> = pids.iter().map(|pid| child(*pid)).collect();
+        let mut members: Vec<Member> = pids.iter().map(|pid| child(self.now(), *pid)).collect();
         for relative in offspring::below(&pids) {
-            members.push(member(&relative));
+            members.push(member(self.now(), &relative));
             self.held.insert(relative.entry.pid.as_raw(), relative);
         }
         self.tell(Event::Below { tree, purpose, members });
     }
 }
 
-fn member(relative: &Relative) -> Member {
-    from_entry(relative.entry.pid, Some(&relative.entry))
+fn member(now: Time, relative: &Relative) -> Member {
+    from_entry(now, relative.entry.pid, Some(&relative.entry))
 }
 
-fn child(pid: Pid) -> Member {
+fn child(now: Time, pid: Pid) -> Member {
     let entry = table::read_one(pid, Columns::default()).ok().flatten();
-    from_entry(pid, entry.as_ref())
+    from_entry(now, pid, entry.as_ref())
 }
 
 /// Of a child that is hidden no more is known than what the kernel tells its parent.
-fn from_entry(pid: Pid, entry: Option<&Entry>) -> Member {
+fn from_entry(now: Time, pid: Pid, entry: Option<&Entry>) -> Member {
     let group = || getpgid(Some(raw(pid))).map_or(0, nix::unistd::Pid::as_raw);
     Member {
         pid: pid.as_raw(),
         start: entry.map_or(0, |entry| entry.start),
         group: entry.map_or_else(group, |entry| entry.group),
-        age: entry.and_then(offspring::age),
+        // Order: the age is measured after `now`. A wait in between makes it seem older, never younger.
+        started: entry.and_then(offspring::age).map(|age| now.saturating_sub(age)),
         at_rest: entry.is_none_or(|entry| entry.state != State::Alive),
     }
 }
 
 /// One that has become a child, and what tells whose it is.
-fn seen(pid: i32, run_id: RunId, alive: bool) -> Seen {
+fn seen(now: Time, pid: i32, run_id: RunId, alive: bool) -> Seen {
     let Some(pid) = Pid::new(pid.into()) else { return nobody(pid) };
     let lineage = Lineage::of(pid).ok().flatten();
     let own = lineage.is_some_and(|lineage| lineage.run_id == run_id);
     let marked = if own { None } else { marked_child(pid, run_id) };
     let process = if alive { Process::open(pid).ok().flatten() } else { None };
     Seen {
-        member: child(pid),
+        member: child(now, pid),
         session: getsid(Some(raw(pid))).map_or(0, nix::unistd::Pid::as_raw),
         lineage,
         child: marked,
@@ -128,7 +130,7 @@ fn seen(pid: i32, run_id: RunId, alive: bool) -> Seen {
 }
 
 fn nobody(pid: i32) -> Seen {
-    let member = Member { pid, start: 0, group: 0, age: None, at_rest: true };
+    let member = Member { pid, start: 0, group: 0, started: None, at_rest: true };
     Seen { member, session: 0, lineage: None, child: None, identity: None }
 }
 

@@ -273,16 +273,12 @@ impl Shell {
         let process = self.kernel.processes.get(&pid);
         let shown = process.filter(|one| !one.nature.hidden);
         // In ticks, as the kernel has them.
-        let age = shown.map(|one| {
-            let tick =
-                Duration::from_millis(10 * u64::try_from(one.born.as_millis() / 10).unwrap());
-            self.kernel.now.saturating_sub(tick)
-        });
+        let tick = shown.map(|one| u64::try_from(one.born.as_millis() / 10).unwrap());
         Member {
             pid,
-            start: shown.map_or(0, |one| u64::try_from(one.born.as_millis() / 10).unwrap()),
+            start: tick.unwrap_or(0),
             group: process.map_or(0, |one| one.group),
-            age,
+            started: tick.map(|tick| Duration::from_millis(10 * tick)),
             at_rest: shown.is_none_or(|one| one.state != State::Alive || one.nature.stuck),
         }
     }
