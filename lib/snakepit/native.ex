@@ -126,9 +126,9 @@ defmodule Snakepit.Native do
           {:ok, {pos_integer(), identity()} | nil} | error()
   def guardian_find(_identity, _run_id), do: unloaded()
 
-  # Everyone is refused who wants to signal it or its group, until it is not protected any more.
-  @spec guardian_protect(integer(), boolean()) :: {:ok, {}} | error()
-  def guardian_protect(_os_pid, _protected), do: unloaded()
+  # Everyone is refused who wants to signal it or its group, until it ends or is not protected any more.
+  @spec guardian_protect(binary(), boolean()) :: {:ok, {}} | error()
+  def guardian_protect(_identity, _protected), do: unloaded()
 
   @spec guardian_environment() :: [{String.t(), String.t()}]
   def guardian_environment, do: unloaded()

@@ -37,7 +37,7 @@ defmodule Snakepit.Guardian.Predecessor do
   @doc "Notes who it would be. Nobody else may signal it."
   @spec note(Run.t(), OSProcess.t()) :: :ok
   def note(run, process) do
-    Native.guardian_protect(process.os_pid, true)
+    Native.guardian_protect(process.identity, true)
     :persistent_term.put(key(run), process)
   end
 
@@ -51,8 +51,8 @@ defmodule Snakepit.Guardian.Predecessor do
   @doc "It is gone, or is to be ended. Its pid may be another's before long."
   @spec expose(Run.t()) :: term()
   def expose(run) do
-    with %OSProcess{os_pid: os_pid} <- :persistent_term.get(key(run), nil),
-         do: Native.guardian_protect(os_pid, false)
+    with %OSProcess{identity: identity} <- :persistent_term.get(key(run), nil),
+         do: Native.guardian_protect(identity, false)
   end
 
   @doc "Waits until it is gone, if there is one. Gives whether there was."

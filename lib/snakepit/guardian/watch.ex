@@ -114,10 +114,10 @@ defmodule Snakepit.Guardian.Watch do
   end
 
   # Nobody else may signal it.
-  defp signal(%{os_pid: os_pid, identity: identity}, signal, protected?) do
-    Native.guardian_protect(os_pid, false)
+  defp signal(%{identity: identity}, signal, protected?) do
+    Native.guardian_protect(identity, false)
     Native.process_signal(identity, signal)
-    if protected?, do: Native.guardian_protect(os_pid, true)
+    if protected?, do: Native.guardian_protect(identity, true)
   end
 
   # Of a process that may have ended: then its port says so. `nil` where there is no such file.

@@ -7,24 +7,39 @@ use std::sync::{Mutex, PoisonError};
 
 use nix::unistd::{getpgid, getpgrp, getsid};
 
-use crate::{Error, Pid};
+use crate::{Error, Identity, Pid, Process};
 
-/// The guardians of this process, while they are its.
-static GUARDIANS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+/// The guardians of this process. By identity: the pid of one that has ended is another's before long.
+static GUARDIANS: Mutex<Vec<Identity>> = Mutex::new(Vec::new());
 
-/// Nobody signals this process and its group from now on: all that it guards would end with it.
-pub fn add_guardian(pid: Pid) {
-    with_guardians(|guardians| guardians.push(pid));
+/// Nobody signals this process and its group as long as it lives: all that it guards would end with it.
+pub fn add_guardian(guardian: Identity) {
+    with_guardians(|guardians| {
+        guardians.retain(|other| other.pid != guardian.pid);
+        guardians.push(guardian);
+    });
 }
 
-/// It is gone, or about to be ended.
-pub fn remove_guardian(pid: Pid) {
-    with_guardians(|guardians| guardians.retain(|guardian| *guardian != pid));
+/// It is about to be ended.
+pub fn remove_guardian(guardian: &Identity) {
+    with_guardians(|guardians| guardians.retain(|other| other != guardian));
 }
 
 // Held for no system call.
-fn with_guardians<T>(run: impl FnOnce(&mut Vec<Pid>) -> T) -> T {
+fn with_guardians<T>(run: impl FnOnce(&mut Vec<Identity>) -> T) -> T {
     run(&mut GUARDIANS.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Whether one of those that `of` chooses still runs. In doubt it does.
+fn guards(of: impl Fn(&Identity) -> bool) -> bool {
+    let chosen: Vec<_> = with_guardians(|all| all.iter().filter(|one| of(one)).cloned().collect());
+    chosen.into_iter().any(|guardian| {
+        let runs = Process::still_runs(&guardian).unwrap_or(true);
+        if !runs {
+            remove_guardian(&guardian);
+        }
+        runs
+    })
 }
 
 /// Refuses pid 1, this process, its guardian, and the leaders of its group and session: the end of a
@@ -34,8 +49,8 @@ fn with_guardians<T>(run: impl FnOnce(&mut Vec<Pid>) -> T) -> T {
 ///
 /// [`Error::Protected`].
 pub fn process(pid: Pid) -> Result<(), Error> {
-    let guards = with_guardians(|guardians| guardians.contains(&pid));
-    refuse(pid, guards || pid == Pid::current() || own_leaders().contains(&pid.as_raw()))
+    let ours = pid == Pid::current() || own_leaders().contains(&pid.as_raw());
+    refuse(pid, ours || guards(|guardian| guardian.pid == pid))
 }
 
 /// Refuses group 1, and the groups of this process, of its guardian and of its session's leader.
@@ -44,12 +59,11 @@ pub fn process(pid: Pid) -> Result<(), Error> {
 ///
 /// [`Error::Protected`].
 pub fn group(pgid: Pid) -> Result<(), Error> {
-    let guardians = with_guardians(|guardians| guardians.clone());
-    let guards = guardians.iter().any(|guardian| {
-        let group = getpgid(Some(nix::unistd::Pid::from_raw(guardian.as_raw())));
-        *guardian == pgid || group.is_ok_and(|group| group.as_raw() == pgid.as_raw())
-    });
-    refuse(pgid, guards || own_leaders().contains(&pgid.as_raw()))
+    let leads_or_is_in = |guardian: &Identity| {
+        let group = getpgid(Some(nix::unistd::Pid::from_raw(guardian.pid.as_raw())));
+        guardian.pid == pgid || group.is_ok_and(|group| group.as_raw() == pgid.as_raw())
+    };
+    refuse(pgid, own_leaders().contains(&pgid.as_raw()) || guards(leads_or_is_in))
 }
 
 fn refuse(pid: Pid, ours: bool) -> Result<(), Error> {

@@ -13,7 +13,7 @@ use snakepit_core::process::Found;
 use snakepit_core::stop::{self, Outcome};
 use snakepit_core::table::Columns;
 use snakepit_core::tree::{self, Roots};
-use snakepit_core::{Identity, Process};
+use snakepit_core::{Identity, Process, protect};
 use support::fork::{Forked, can_choose_pids};
 use support::pidfd::Stray;
 use support::{eventually, glance, identify, judge, plan};
@@ -105,6 +105,22 @@ fn an_identity_that_was_waited_for_is_never_the_successors() {
         assert!(!Process::still_runs(&identity).unwrap(), "round {round}");
         assert!(second.is_untouched());
     }
+}
+
+#[test]
+fn the_successor_of_a_guardian_is_not_protected() {
+    if !can_choose_pids() {
+        return;
+    }
+    let first = Forked::new();
+    let guardian = identify(first.pid);
+    protect::add_guardian(guardian.clone());
+    assert!(protect::process(guardian.pid).is_err(), "the guardian itself");
+    assert!(protect::group(guardian.pid).is_err(), "its group");
+    let second = first.succeeded_by(|| ());
+    assert!(protect::process(guardian.pid).is_ok(), "its successor");
+    assert!(protect::group(guardian.pid).is_ok(), "the successor's group");
+    assert!(second.is_untouched());
 }
 
 /// A successor of `first`, and a child of it.

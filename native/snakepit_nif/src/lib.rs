@@ -210,14 +210,15 @@ fn guardian_find(identity: IdentityTerm, run_id: Binary) -> Answer<Option<Proces
     Ok(found.map(ProcessTerm))
 }
 
-/// `Snakepit.Native.guardian_protect/2`: whether everyone is kept from signalling the guardian.
+/// `Snakepit.Native.guardian_protect/2`: whether everyone is kept from signalling the guardian, while it
+/// lives.
 #[rustler::nif]
-fn guardian_protect(os_pid: PidTerm, protected: bool) -> Answer<()> {
-    let pid = os_pid.pid()?;
+fn guardian_protect(identity: IdentityTerm, protected: bool) -> Answer<()> {
+    let guardian = identity.identity()?;
     if protected {
-        protect::add_guardian(pid);
+        protect::add_guardian(guardian);
     } else {
-        protect::remove_guardian(pid);
+        protect::remove_guardian(&guardian);
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ defmodule Snakepit.Guardian.WatchTest do
     eventually(fn -> stopped?(os_pid) end)
     {:ok, process} = OSProcess.lookup(os_pid)
     port = Port.open({:spawn_executable, System.find_executable("cat")}, [:binary])
-    on_exit(fn -> Native.guardian_protect(os_pid, false) end)
+    on_exit(fn -> Native.guardian_protect(process.identity, false) end)
     %{os_pid: os_pid, watch: Watch.start(port, process, watch_ms: 20)}
   end
 
