@@ -36,9 +36,6 @@ defmodule Snakepit.Native do
   @spec run_id_extract([binary()]) :: String.t() | nil
   def run_id_extract(_arguments), do: unloaded()
 
-  @spec run_state_valid_transition(atom(), atom()) :: boolean()
-  def run_state_valid_transition(_from, _to), do: unloaded()
-
   @spec marker_environment(String.t(), String.t(), String.t()) ::
           {:ok, [{String.t(), String.t()}]} | error()
   def marker_environment(_run_id, _worker_id, _instance), do: unloaded()

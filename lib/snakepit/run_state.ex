@@ -4,10 +4,10 @@ defmodule Snakepit.RunState do
 
       :initializing → :cleaning_stale → :running → :shutting_down → :terminated
 
-  and no other step. Each is written down before anything is done in it, so a later start knows how far
+  and no other step. Each state is recorded before anything is done in it, so a later start knows how far
   a run came, also after `kill -9`. The disk has it before a run that is `:running` starts anything, and again
-  with its history: after a power loss no run is missing that has run something. What became of earlier
-  runs is told by `history/0`:
+  with its history: after a power loss no run is missing that has run something. `history/0` returns what
+  became of earlier runs:
 
       iex> Snakepit.RunState.current()
       :running
@@ -16,10 +16,16 @@ defmodule Snakepit.RunState do
 
   """
 
-  alias Snakepit.{Error, History, Native, Run}
+  alias Snakepit.{Error, History, Run}
   alias Snakepit.Ledger.Journal
 
-  @states [:initializing, :cleaning_stale, :running, :shutting_down, :terminated]
+  # The only state that may follow each.
+  @next %{
+    initializing: :cleaning_stale,
+    cleaning_stale: :running,
+    running: :shutting_down,
+    shutting_down: :terminated
+  }
 
   @typedoc "Where a run is in its life."
   @type t :: :initializing | :cleaning_stale | :running | :shutting_down | :terminated
@@ -34,11 +40,7 @@ defmodule Snakepit.RunState do
 
   """
   @spec valid_transition?(term(), term()) :: boolean()
-  def valid_transition?(from, to) when from in @states and to in @states do
-    Native.run_state_valid_transition(from, to)
-  end
-
-  def valid_transition?(_from, _to), do: false
+  def valid_transition?(from, to), do: Map.fetch(@next, from) == {:ok, to}
 
   @doc """
   The new state, if a run may take that step.
@@ -60,7 +62,7 @@ defmodule Snakepit.RunState do
     end
   end
 
-  @doc "As `transition/2`, but gives the state itself and raises `Snakepit.Error`."
+  @doc "As `transition/2`, but returns the state itself or raises `Snakepit.Error`."
   @spec transition!(t(), t()) :: t()
   def transition!(from, to) do
     case transition(from, to) do
@@ -69,7 +71,7 @@ defmodule Snakepit.RunState do
     end
   end
 
-  @doc "Where this run is; `nil` if Snakepit is not started."
+  @doc "The state of this run; `nil` if Snakepit is not started."
   @spec current() :: t() | nil
   def current, do: :persistent_term.get(__MODULE__, nil)
 
@@ -113,7 +115,7 @@ defmodule Snakepit.RunState do
     :persistent_term.erase({__MODULE__, :ending})
   end
 
-  # How the run has ended, for whoever is told last.
+  # How the run has ended, for the last event of the application.
   @doc false
   def put_ending(ending), do: :persistent_term.put({__MODULE__, :ending}, ending)
 
@@ -123,7 +125,7 @@ defmodule Snakepit.RunState do
     :persistent_term.get({__MODULE__, :ending}, unknown)
   end
 
-  # Takes the current run to its next state, once that is written down. Gives its record.
+  # Takes the current run to its next state, once that is recorded. Returns its record.
   @doc false
   @spec advance(t(), keyword()) :: {:ok, map()} | {:error, Error.t()}
   def advance(to, fields \\ []) do

@@ -20,7 +20,7 @@ defmodule Snakepit.RunStateTest do
     end
   end
 
-  test "transition!/2 gives the state or raises" do
+  test "transition!/2 returns the state or raises" do
     assert RunState.transition!(:initializing, :cleaning_stale) == :cleaning_stale
 
     assert_raise Error, ~r/:running to :initializing/, fn ->

@@ -1,7 +1,7 @@
 //! Users and groups, by name and by number.
 //!
-//! The account database may be on the network and take its time, so the guardian, which must never
-//! wait, is told numbers.
+//! The account database may be on the network and slow, so the guardian, which must never wait, gets
+//! numbers.
 
 use std::ffi::CString;
 
@@ -21,7 +21,7 @@ pub struct Account {
     pub groups: Vec<u32>,
 }
 
-/// The account of this name.
+/// `getpwnam_r(3)` and `getgrouplist(3)`: the account of this name.
 ///
 /// # Errors
 ///
@@ -32,8 +32,8 @@ pub fn user(name: &str) -> Result<Account, Error> {
     account(user.ok_or(Error::Os { call, errno: Errno::ENOENT })?)
 }
 
-/// The account of this number; for one that nobody has, the group of the same number and no other, so that
-/// no process keeps the groups of whoever started it. `None` for the user that this process is and must
+/// `getpwuid_r(3)`: the account of this number; for one that nobody has, the group of the same number and no other, so that
+/// no process keeps the groups of the user that started it. `None` for the user that this process is and must
 /// stay: there is nothing to change.
 ///
 /// # Errors
@@ -56,7 +56,7 @@ fn account(user: User) -> Result<Account, Error> {
     Ok(Account { uid: user.uid.as_raw(), gid: user.gid.as_raw(), groups: groups(&name, user.gid)? })
 }
 
-/// The number of the group of this name.
+/// `getgrnam_r(3)`: the number of the group of this name.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The file in which the guardian notes whom it has adopted.
+//! The file in which the guardian records which processes it has adopted.
 //!
 //! A daemon that emptied its environment carries no marker, and its parents are gone. If guardian and
 //! BEAM die together, this file is how the next start knows it.
@@ -14,28 +14,28 @@ pub const FILE: &str = "adopted";
 /// What is about to take its place.
 const NEXT: &str = "adopted.new";
 
-/// Adds a process, with one `write`. Gives the file's length.
+/// `write(2)` of one entry for a process. Returns the file's length.
 ///
 /// # Errors
 ///
 /// What the file system says.
 pub fn append(directory: &Path, identity: &Identity) -> io::Result<u64> {
     let mut file = OpenOptions::new().append(true).create(true).open(directory.join(FILE))?;
-    file.write_all(&note(identity))?;
+    file.write_all(&entry(identity))?;
     Ok(file.metadata()?.len())
 }
 
-/// Forgets those that are gone. Gives the file's length.
+/// `rename(2)` of a file without the processes that are gone. Returns its length.
 ///
-/// Whoever is killed meanwhile leaves the old file or the new one, each of them whole. All in the file
-/// are looked at, and not only those that the caller knows: some are from before its time.
+/// A caller that is killed meanwhile leaves the old file or the new one, each of them whole. All in the
+/// file are checked, and not only those that the caller knows: some are from before its time.
 ///
 /// # Errors
 ///
 /// What the file system says; the file is as it was.
 pub fn compact(directory: &Path) -> io::Result<u64> {
-    let noted = load(directory)?;
-    let left = noted.iter().filter(|one| may_live(one)).map(note).collect::<Vec<_>>().concat();
+    let recorded = load(directory)?;
+    let left = recorded.iter().filter(|one| may_live(one)).map(entry).collect::<Vec<_>>().concat();
     let next = directory.join(NEXT);
     let replaced = fs::write(&next, &left).and_then(|()| fs::rename(&next, directory.join(FILE)));
     if replaced.is_err() {
@@ -44,18 +44,18 @@ pub fn compact(directory: &Path) -> io::Result<u64> {
     replaced.map(|()| left.len() as u64)
 }
 
-fn note(identity: &Identity) -> Vec<u8> {
+fn entry(identity: &Identity) -> Vec<u8> {
     let bytes = identity.encode();
     let length = u32::try_from(bytes.len()).unwrap_or_default().to_be_bytes();
     [length.as_slice(), &bytes].concat()
 }
 
-/// In doubt it does.
+/// Returns whether a process can still run; in doubt it can.
 fn may_live(identity: &Identity) -> bool {
     Process::still_runs(identity).unwrap_or(true)
 }
 
-/// All that were noted, as far as the file is whole. Nothing if there is no such file.
+/// Returns all that were recorded, as far as the file is whole; nothing if there is no such file.
 ///
 /// # Errors
 ///
@@ -71,7 +71,7 @@ fn load(directory: &Path) -> io::Result<Vec<Identity>> {
     }
 }
 
-/// What such a file says. An identity has a checksum of its own: a damaged one is left out.
+/// Returns the identities in the bytes of such a file. An identity has a checksum of its own: a damaged one is left out.
 pub fn parse(mut bytes: &[u8]) -> Vec<Identity> {
     let mut found = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk::<4>() {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_noted_is_read_as_far_as_the_file_is_whole() {
+    fn what_was_recorded_is_read_as_far_as_the_file_is_whole() {
         let directory = directory("whole");
         let own = own();
         assert!(load(&directory).unwrap().is_empty());

@@ -19,13 +19,13 @@ const ENTERED_BY_OTHERS: u32 = 0o011;
 /// The owner's alone.
 const PRIVATE: u32 = 0o700;
 
-/// To look at a directory takes no right to read it.
+/// Opening a directory to inspect it takes no right to read it.
 #[cfg(target_os = "linux")]
-const LOOK: libc::c_int = libc::O_PATH;
+const INSPECT: libc::c_int = libc::O_PATH;
 #[cfg(not(target_os = "linux"))]
-const LOOK: libc::c_int = 0;
+const INSPECT: libc::c_int = 0;
 
-/// Makes a directory, and those above it that are missing, for this user alone.
+/// `mkdir(2)` of a directory, and of those above it that are missing, for this user alone.
 ///
 /// The mode is an argument of `mkdir(2)`: there is no moment at which it is another, and a sandbox that
 /// forbids `chown`, which OTP calls before `chmod`, does not matter.
@@ -42,7 +42,7 @@ pub fn make(path: &Path) -> Result<(), Error> {
     made.map_err(|error| Error::io("mkdir", &error))
 }
 
-/// Makes a directory that is not there yet, for this user alone.
+/// `mkdir(2)` of a directory that is not there yet, for this user alone.
 ///
 /// # Errors
 ///
@@ -52,7 +52,7 @@ pub fn claim(path: &Path) -> Result<(), Error> {
     made.map_err(|error| Error::io("mkdir", &error))
 }
 
-/// Whose a directory is, and where it lies.
+/// Whose a directory is, and on which file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// Its owner.
@@ -65,13 +65,13 @@ pub struct Standing {
     pub remote: Option<String>,
 }
 
-/// Looks at a directory; through a link only if `follows`.
+/// `fstat(2)` and `fstatfs(2)` of a directory; through a link only if `follows`.
 ///
 /// # Errors
 ///
 /// [`Error::Os`], with `ENOTDIR` for a link that is not to be followed.
-pub fn look(path: &Path, follows: bool) -> Result<Standing, Error> {
-    let directory = open(path, LOOK | if follows { 0 } else { libc::O_NOFOLLOW })?;
+pub fn inspect(path: &Path, follows: bool) -> Result<Standing, Error> {
+    let directory = open(path, INSPECT | if follows { 0 } else { libc::O_NOFOLLOW })?;
     let metadata = metadata(&directory)?;
     Ok(Standing {
         owner: metadata.uid(),
@@ -81,7 +81,8 @@ pub fn look(path: &Path, follows: bool) -> Result<Standing, Error> {
     })
 }
 
-/// Takes the rights of others away from a directory or file of this user; a link is not followed.
+/// `fchmod(2)`: takes the rights of others away from a directory or file of this user; a link is not
+/// followed.
 ///
 /// # Errors
 ///
@@ -95,6 +96,17 @@ pub fn close_to_others(path: &Path) -> Result<(), Error> {
     closed.map_err(|error| Error::io("chmod", &error))
 }
 
+/// Returns the names of what is in a directory.
+///
+/// # Errors
+///
+/// [`Error::Os`], also if the listing ends in an error: what was not listed is not missing.
+pub fn list(path: &Path) -> Result<Vec<OsString>, Error> {
+    let entries = fs::read_dir(path);
+    let names = entries.and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect());
+    names.map_err(|error| Error::io("directory", &error))
+}
+
 /// The runs of a data directory, by what may be done with them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Runs {
@@ -104,11 +116,11 @@ pub struct Runs {
     pub foreign: Vec<RunId>,
 }
 
-/// Lists the runs of a data directory.
+/// Returns the runs of a data directory.
 ///
 /// # Errors
 ///
-/// [`Error::Os`]: who takes what cannot be listed for what is not there forgets processes.
+/// [`Error::Os`]: a caller that takes what cannot be listed for what is not there forgets processes.
 pub fn runs(path: &Path) -> Result<Runs, Error> {
     let failed = |error: io::Error| Error::io("directory", &error);
     let mut runs = Runs::default();
@@ -126,10 +138,10 @@ pub fn runs(path: &Path) -> Result<Runs, Error> {
     Ok(runs)
 }
 
-/// The files of a run, if its directory and all in it are this user's to write and nobody else's.
+/// Returns the files of a run, if its directory and all in it are this user's to write and nobody else's.
 ///
 /// Order: the directory first. Once nobody else can write there, nobody else can exchange the files in it
-/// between this look and the time when they are read.
+/// between this check and the time when they are read.
 fn own_files(path: &Path) -> io::Result<Option<Vec<OsString>>> {
     let directory = fs::symlink_metadata(path)?;
     if !directory.is_dir() || !is_users(&directory) || is_writable(&directory) {
@@ -211,9 +223,9 @@ mod tests {
         make(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o755);
         assert!(matches!(claim(&path), Err(Error::Os { errno: nix::errno::Errno::EEXIST, .. })));
-        assert!(!look(&path, true).unwrap().shared);
+        assert!(!inspect(&path, true).unwrap().shared);
         chmod(&path, 0o770);
-        assert!(look(&path, true).unwrap().shared);
+        assert!(inspect(&path, true).unwrap().shared);
         close_to_others(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
     }
@@ -237,9 +249,9 @@ mod tests {
         }
         let link = scratch.0.join("linked7");
         symlink(scratch.0.join("closed1"), &link).unwrap();
-        assert!(look(&link, true).is_ok());
+        assert!(inspect(&link, true).is_ok());
         assert!(matches!(
-            look(&link, false),
+            inspect(&link, false),
             Err(Error::Os { errno: nix::errno::Errno::ENOTDIR, .. })
         ));
         fs::write(scratch.0.join("instance"), b"").unwrap();

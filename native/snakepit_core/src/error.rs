@@ -1,5 +1,7 @@
 //! What can go wrong, by intent. Sentences for people are written in Elixir.
 
+use std::io;
+
 use nix::errno::Errno;
 
 use crate::{Pid, Signal};
@@ -69,14 +71,18 @@ impl Error {
         move |errno| Self::Os { call, errno }
     }
 
-    /// From what the standard library says of a file.
-    pub fn io(call: &'static str, error: &std::io::Error) -> Self {
-        let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
-        Self::Os { call, errno }
+    /// For what the standard library says of a file.
+    pub fn io(call: &'static str, error: &io::Error) -> Self {
+        Self::Os { call, errno: errno(error) }
     }
 
-    /// Whether this process, or the system, has no descriptor left.
+    /// Returns whether this process, or the system, has no descriptor left.
     pub(crate) fn is_exhaustion(&self) -> bool {
         matches!(self, Self::Os { errno: Errno::EMFILE | Errno::ENFILE, .. })
     }
+}
+
+/// Returns the errno of an error of the standard library; `EIO` for one that the system has not made.
+pub fn errno(error: &io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }

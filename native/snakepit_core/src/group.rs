@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::process::{Delivery, Found};
 use crate::stop::{self, Outcome, Plan};
-use crate::table::{self, Columns};
+use crate::table::{self, Columns, Entry};
 use crate::{Error, Identity, Pid, Process, Signal, protect};
 
 /// A group, by what is known of it.
@@ -145,12 +145,11 @@ fn members(pgid: Pid) -> Result<Vec<Process>, Error> {
 
 /// Each live member, opened only while `visit` has it, for as long as `visit` wants more.
 fn visit_members(pgid: Pid, mut visit: impl FnMut(Process) -> bool) -> Result<(), Error> {
-    let in_group = |entry: &table::Entry| entry.group == pgid.as_raw() && entry.is_alive();
-    for entry in table::read(Columns::default())?.into_iter().filter(in_group) {
-        let Some(process) = Process::open(entry.pid)? else { continue };
-        // Asked again now that the process is held: the pid may have changed hands in between.
-        let still = process.inspect(Columns::default())?.is_some_and(|entry| in_group(&entry));
-        if still && !visit(process) {
+    let in_group = |entry: &Entry| entry.group == pgid.as_raw();
+    let columns = Columns::default();
+    for entry in table::read(columns)?.iter().filter(|entry| entry.is_alive() && in_group(entry)) {
+        let member = Process::open_if(entry.pid, columns, |_, now| in_group(now))?;
+        if member.is_some_and(|member| !visit(member)) {
             break;
         }
     }

@@ -1,7 +1,7 @@
 //! Which processes are guardians, and of which runs.
 //!
-//! A guardian is started with its run's id as its only argument. Whoever else is called so has been
-//! called so on purpose.
+//! A guardian is started with its run's id as its only argument. Another process with that name and argument
+//! has them on purpose.
 
 use crate::process::Found;
 use crate::run_id::RunId;
@@ -16,8 +16,8 @@ const DEPTH: usize = 256;
 
 const COLUMNS: Columns = Columns { uid: false, arguments: true, markers: false };
 
-/// The process that `identity` was taken from, if it is the guardian of this run: then with an identity
-/// that was taken now, and counts whatever the one that was noted is worth.
+/// Returns the process that `identity` was taken from, if it is the guardian of this run: with an identity
+/// that was taken now, and is good however old the recorded one is.
 ///
 /// # Errors
 ///
@@ -26,7 +26,7 @@ pub fn find(identity: &Identity, run_id: RunId) -> Result<Option<Identity>, Erro
     if matches!(Process::reopen(identity, Some(run_id))?, Found::Gone) {
         return Ok(None);
     }
-    // Where the noted identity leaves a doubt, what the process is called decides.
+    // Where the recorded identity leaves a doubt, the name of the process decides.
     let process = match Process::open_settled(identity.pid) {
         Ok(process) => process,
         Err(Error::Ambiguous(_)) => None,
@@ -38,7 +38,7 @@ pub fn find(identity: &Identity, run_id: RunId) -> Result<Option<Identity>, Erro
     Ok(is_one.then(|| process.identity().clone()))
 }
 
-/// The guardians that a process is below, from the nearest on.
+/// Returns the guardians that a process is below, from the nearest on.
 pub(crate) fn above(pid: Pid) -> impl Iterator<Item = Pid> {
     let parent = |pid: Pid| {
         let entry = table::read_one(pid, Columns::default()).ok().flatten()?;
@@ -51,7 +51,7 @@ pub(crate) fn above(pid: Pid) -> impl Iterator<Item = Pid> {
     })
 }
 
-/// The run that a process is the guardian of, by what it is called.
+/// Returns the run that a process is the guardian of, by its name and argument.
 fn run_of(entry: &Entry) -> Option<RunId> {
     let mut arguments = entry.arguments.iter();
     let name = arguments.next()?.rsplit(|byte| *byte == b'/').next()?;
@@ -59,8 +59,8 @@ fn run_of(entry: &Entry) -> Option<RunId> {
     (name == NAME && arguments.next().is_none()).then_some(run_id)
 }
 
-/// Whether its executable says so too, where that can be read. It may have been replaced by a later
-/// version meanwhile.
+/// Returns whether its executable has that name too, where that can be read. The file may have been replaced
+/// by a later version meanwhile.
 fn has_image(pid: Pid) -> bool {
     let Ok(image) = std::fs::read_link(format!("/proc/{pid}/exe")) else { return true };
     let name = image.file_name().unwrap_or_default().as_encoded_bytes();

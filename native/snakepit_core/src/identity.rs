@@ -53,14 +53,15 @@ struct Layout {
 }
 
 impl Identity {
-    /// Whether pids of this identity can be compared with those that this process sees.
+    /// Returns where the identity was taken: whether its pid can be compared with those that this process
+    /// sees.
     ///
     /// # Errors
     ///
     /// [`Error::Os`] if what this boot and namespace are could not be read: then they are not others.
-    pub fn scope(&self) -> Result<Scope, Error> {
-        os::learn().map_err(Error::os("boot and namespace"))?;
-        Ok(scope((&self.boot, self.namespace), (&os::boot_id(), os::pid_namespace())))
+    pub fn origin(&self) -> Result<Origin, Error> {
+        os::load_host_ids().map_err(Error::os("boot and namespace"))?;
+        Ok(origin((&self.boot, self.namespace), (&os::boot_id(), os::pid_namespace())))
     }
 
     /// Whether it names one process for good: by the kernel's handle, or by a start time that was past.
@@ -68,7 +69,7 @@ impl Identity {
         self.handle.is_some() || self.settled
     }
 
-    /// To bytes that [`Identity::decode`] understands, also in another program.
+    /// Returns bytes that [`Identity::decode`] understands, also in another program.
     pub fn encode(&self) -> Vec<u8> {
         let layout = Layout {
             system: std::env::consts::OS.to_owned(),
@@ -89,7 +90,7 @@ impl Identity {
         bytes
     }
 
-    /// From bytes.
+    /// Returns the identity that [`Identity::encode`] has made these bytes of.
     ///
     /// # Errors
     ///
@@ -137,22 +138,22 @@ pub fn life_variable() -> Option<(&'static str, String)> {
     None
 }
 
-fn scope(then: (&[u8; 16], u64), now: (&[u8; 16], u64)) -> Scope {
+fn origin(then: (&[u8; 16], u64), now: (&[u8; 16], u64)) -> Origin {
     let known = is_known_boot(then.0) && is_known_boot(now.0);
     if then.0 == now.0 && *then.0 != [0; 16] {
-        if then.1 == now.1 { Scope::Here } else { Scope::OtherNamespace }
+        if then.1 == now.1 { Origin::Here } else { Origin::OtherNamespace }
     } else if known {
-        Scope::OtherBoot
+        Origin::OtherBoot
     } else if then.1 != now.1 && then.1 != 0 && now.1 != 0 {
-        Scope::Elsewhere
+        Origin::Elsewhere
     } else {
-        Scope::Unknown
+        Origin::Unknown
     }
 }
 
 /// Where an identity was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum Origin {
     /// In this boot and pid namespace.
     Here,
     /// Before the last boot: the process is gone, whatever has its pid now.
@@ -205,9 +206,9 @@ mod tests {
     #[test]
     fn another_boot_and_another_namespace_are_told_apart() {
         let here = Identity { boot: os::boot_id(), namespace: os::pid_namespace(), ..sample() };
-        assert_eq!(here.scope().unwrap(), Scope::Here);
-        assert_eq!(Identity { boot: [9; 16], ..here.clone() }.scope().unwrap(), Scope::OtherBoot);
-        assert_eq!(Identity { namespace: 1, ..here }.scope().unwrap(), Scope::OtherNamespace);
+        assert_eq!(here.origin().unwrap(), Origin::Here);
+        assert_eq!(Identity { boot: [9; 16], ..here.clone() }.origin().unwrap(), Origin::OtherBoot);
+        assert_eq!(Identity { namespace: 1, ..here }.origin().unwrap(), Origin::OtherNamespace);
     }
 
     #[test]
@@ -218,12 +219,12 @@ mod tests {
             boot
         };
         let (one, other, known) = (life(1), life(2), [7; 16]);
-        assert_eq!(scope((&one, 5), (&one, 5)), Scope::Here);
-        assert_eq!(scope((&one, 0), (&one, 0)), Scope::Here);
+        assert_eq!(origin((&one, 5), (&one, 5)), Origin::Here);
+        assert_eq!(origin((&one, 0), (&one, 0)), Origin::Here);
         for (then, now) in [(one, other), (one, known), (known, one), (life(0), life(0))] {
-            assert_eq!(scope((&then, 5), (&now, 5)), Scope::Unknown);
-            assert_eq!(scope((&then, 5), (&now, 0)), Scope::Unknown);
-            assert_eq!(scope((&then, 5), (&now, 6)), Scope::Elsewhere);
+            assert_eq!(origin((&then, 5), (&now, 5)), Origin::Unknown);
+            assert_eq!(origin((&then, 5), (&now, 0)), Origin::Unknown);
+            assert_eq!(origin((&then, 5), (&now, 6)), Origin::Elsewhere);
         }
     }
 }

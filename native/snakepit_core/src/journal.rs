@@ -1,4 +1,4 @@
-//! A write-ahead log: what must not be lost at `kill -9`, appended by whoever has it, in one `write`.
+//! A write-ahead log: what must not be lost at `kill -9`, appended by any thread, in one `write(2)`.
 //!
 //! What the kernel has taken survives the process, and nothing here needs to survive the kernel but
 //! the run's states, which are synced. An entry is length, checksum and content. A file that was cut,
@@ -12,26 +12,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use nix::errno::Errno;
-use xxhash_rust::xxh3::xxh3_64;
 
+use crate::error::errno;
 use crate::{Error, filesystem};
 
-/// Length and checksum in front of each entry.
-const HEADER: usize = 4 + 8;
+mod entries;
 
-/// No entry is longer. A length beyond it is damage, and not a reason to allocate.
-const MAX_ENTRY: usize = 1 << 20;
+pub use entries::{Contents, parse};
 
 /// A journal that is being written.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
     /// The bound for the file. Entries are refused beyond it: nothing carries them off, so something
-    /// is wrong with the one who should.
+    /// is wrong with the process that should.
     max_bytes: u64,
     /// Whether a `write` to it waits for memory at most.
     in_memory: bool,
-    /// As in the writer, for who must not wait for that.
+    /// As in the writer, for callers that must not wait for its lock.
     length: AtomicU64,
     writer: Mutex<Writer>,
 }
@@ -60,7 +58,7 @@ impl Journal {
         Ok(Self { path: path.to_owned(), max_bytes, in_memory, length, writer })
     }
 
-    /// Appends an entry. The kernel has it when this returns. May wait for the disk.
+    /// `write(2)` of an entry. The kernel has it when this returns. May wait for the disk.
     ///
     /// # Errors
     ///
@@ -77,12 +75,12 @@ impl Journal {
     /// As for [`Journal::append`].
     pub fn append_all(&self, contents: &[&[u8]]) -> Result<(), Error> {
         let failed = Error::os("journal");
-        let entries = entries(contents).map_err(&failed)?;
+        let entries = entries::encode(contents).map_err(&failed)?;
         self.with_writer(|writer| writer.append(&entries, self.max_bytes)).map_err(&failed)
     }
 
-    /// As [`Journal::append`], if that waits for nobody: the file is in memory, and nobody else has it in
-    /// hand. `None` otherwise.
+    /// As [`Journal::append`], if that does not wait: the file is in memory, and no other thread holds the
+    /// lock. `None` otherwise.
     pub fn append_at_once(&self, content: &[u8]) -> Option<Result<(), Error>> {
         if !self.in_memory {
             return None;
@@ -92,14 +90,14 @@ impl Journal {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        let appended = entries(&[content])
+        let appended = entries::encode(&[content])
             .and_then(|entry| writer.append(&entry, self.max_bytes))
             .map_err(Error::os("journal"));
         self.length.store(writer.length, Ordering::Relaxed);
         Some(appended)
     }
 
-    /// Waits until the disk has what was appended. Others append meanwhile.
+    /// `fdatasync(2)`: waits until the disk has what was appended. Others append meanwhile.
     ///
     /// # Errors
     ///
@@ -109,27 +107,29 @@ impl Journal {
         file.sync_data().map_err(|error| Error::io("journal", &error))
     }
 
-    /// How long the file is. Waits for nobody.
+    /// Returns how long the file is, without waiting for the lock.
     pub fn length(&self) -> u64 {
         self.length.load(Ordering::Relaxed)
     }
 
-    /// Moves what was appended so far to another file, for someone to carry off, and goes on with an
+    /// `rename(2)` of what was appended so far to another file, for the ledger to store, and goes on with an
     /// empty one. No entry is in both, and none in neither.
     ///
     /// # Errors
     ///
-    /// [`Error::Os`] with `EEXIST` if there is such a file: it has not been carried off yet.
+    /// [`Error::Os`] with `EEXIST` if there is such a file: the ledger has not stored it yet.
     pub fn rotate(&self, aside: &Path) -> Result<(), Error> {
-        if aside.exists() {
+        let failed = |error: io::Error| Error::io("journal", &error);
+        // What cannot be looked at is not missing: it would be overwritten.
+        if aside.try_exists().map_err(failed)? {
             return Err(Error::Os { call: "journal", errno: Errno::EEXIST });
         }
-        // Held meanwhile: whoever appends now waits.
+        // The lock is held meanwhile: threads that append now wait.
         self.with_writer(|writer| {
             // The new one first. If the disk is too full for it, the old one is still in place.
             let fresh = self.path.with_extension("new");
             let file = create(&fresh)?;
-            self.exchange(writer, &fresh, aside).map_err(|error| Error::io("journal", &error))?;
+            self.exchange(writer, &fresh, aside).map_err(failed)?;
             *writer = Writer { file: Some(Arc::new(file)), length: 0, broken: None };
             Ok(())
         })
@@ -143,14 +143,14 @@ impl Journal {
             moved => moved?,
         }
         fs::rename(fresh, &self.path).inspect_err(|error| {
-            // Back: what is appended to a file that somebody carries off and deletes would be lost.
+            // Back: what is appended to a file that the ledger stores and deletes would be lost.
             if fs::rename(aside, &self.path).is_err() {
                 writer.broken = Some(errno(error));
             }
         })
     }
 
-    /// Ends it: whoever appends later gets `EBADF`.
+    /// Closes the file. Later calls of [`Journal::append`] fail with `EBADF`.
     pub fn close(&self) {
         self.with_writer(|writer| writer.file = None);
     }
@@ -198,15 +198,6 @@ impl Writer {
     }
 }
 
-/// What a journal holds.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Contents {
-    /// The entries, oldest first.
-    pub entries: Vec<Vec<u8>>,
-    /// How many bytes at the end make no entry.
-    pub ignored: usize,
-}
-
 /// Reads a journal, its own or a dead one's. One that does not exist is empty.
 ///
 /// # Errors
@@ -220,49 +211,6 @@ pub fn read(path: &Path) -> Result<Contents, Error> {
     }
 }
 
-/// The entries in `bytes`, up to the first that does not add up.
-pub fn parse(bytes: &[u8]) -> Contents {
-    let mut contents = Contents::default();
-    let mut rest = bytes;
-    while let Some((content, behind)) = split(rest) {
-        contents.entries.push(content.to_vec());
-        rest = behind;
-    }
-    contents.ignored = rest.len();
-    contents
-}
-
-fn entries(contents: &[&[u8]]) -> Result<Vec<u8>, Errno> {
-    let mut bytes = Vec::with_capacity(contents.iter().map(|content| HEADER + content.len()).sum());
-    for content in contents {
-        let length = u32::try_from(content.len()).map_err(|_| Errno::EMSGSIZE)?.to_be_bytes();
-        if content.len() > MAX_ENTRY {
-            return Err(Errno::EMSGSIZE);
-        }
-        bytes.extend_from_slice(&length);
-        bytes.extend_from_slice(&checksum(length, content).to_be_bytes());
-        bytes.extend_from_slice(content);
-    }
-    Ok(bytes)
-}
-
-fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = bytes.split_first_chunk::<4>()?;
-    let (sum, rest) = rest.split_first_chunk::<8>()?;
-    let count = usize::try_from(u32::from_be_bytes(*length)).ok()?;
-    if count > MAX_ENTRY || count > rest.len() {
-        return None;
-    }
-    let (content, behind) = rest.split_at(count);
-    (u64::from_be_bytes(*sum) == checksum(*length, content)).then_some((content, behind))
-}
-
-/// Over the length too, and never 0 for an empty entry: a stretch of zeroes, which a file system may
-/// leave at the end of a file after a power loss, is no entry.
-fn checksum(length: [u8; 4], content: &[u8]) -> u64 {
-    xxh3_64(content) ^ xxh3_64(&length)
-}
-
 fn create(path: &Path) -> Result<File, Error> {
     OpenOptions::new()
         .append(true)
@@ -271,10 +219,6 @@ fn create(path: &Path) -> Result<File, Error> {
         .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
         .open(path)
         .map_err(|error| Error::io("journal", &error))
-}
-
-fn errno(error: &io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
 #[cfg(test)]
@@ -300,42 +244,6 @@ mod tests {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
-    }
-
-    fn sample() -> (Vec<Vec<u8>>, Vec<u8>) {
-        let entries = vec![b"first".to_vec(), Vec::new(), vec![0xff; 300], b"last".to_vec()];
-        let contents: Vec<&[u8]> = entries.iter().map(Vec::as_slice).collect();
-        let bytes = super::entries(&contents).unwrap();
-        (entries, bytes)
-    }
-
-    #[test]
-    fn a_journal_that_is_cut_anywhere_gives_the_whole_entries_before_the_cut() {
-        let (entries, bytes) = sample();
-        for cut in 0..=bytes.len() {
-            let contents = parse(&bytes[..cut]);
-            assert_eq!(contents.entries, entries[..contents.entries.len()], "cut at {cut}");
-            let whole: usize = contents.entries.iter().map(|one| HEADER + one.len()).sum();
-            assert_eq!(whole + contents.ignored, cut);
-            assert!(contents.ignored < HEADER + 300);
-        }
-    }
-
-    #[test]
-    fn a_flipped_bit_ends_what_is_believed_and_changes_no_entry() {
-        let (entries, bytes) = sample();
-        for bit in 0..bytes.len() * 8 {
-            let mut flipped = bytes.clone();
-            flipped[bit / 8] ^= 1 << (bit % 8);
-            let contents = parse(&flipped);
-            assert!(contents.ignored > 0, "bit {bit}");
-            assert_eq!(contents.entries, entries[..contents.entries.len()], "bit {bit}");
-        }
-    }
-
-    #[test]
-    fn zeroes_are_no_entries() {
-        assert_eq!(parse(&[0; 100]), Contents { entries: vec![], ignored: 100 });
     }
 
     #[test]

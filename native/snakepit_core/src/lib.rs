@@ -11,24 +11,31 @@
 //! | [`protect`] | who must never be signalled, whatever the caller asks |
 //! | [`table`], [`proc_text`] | one pass over all processes of the system |
 //! | [`group`], [`tree`] | process groups, and everything that descends from a process |
-//! | `newborn`, `offspring` | what a parent knows of its own children, and what is below them (Linux) |
+//! | `forked`, `descendants` | what a parent knows of its own children, and what is below them (Linux) |
 //! | [`stop`] | end many processes together, politely first |
 //! | [`marker`], [`run_id`] | the environment and arguments that say whose a process is |
+//! | [`run`] | the processes of a run, found by what they carry |
 //! | [`lineage`] | a mark that survives a scrubbed environment |
 //! | [`threads`] | the end of a BEAM, before its process has ended |
 //! | [`wire`] | what the BEAM and the guardian say to each other |
-//! | [`run_state`], [`record`] | what the ledger stores |
+//! | [`record`] | what the ledger stores of a worker |
 //! | [`directory`], [`private_file`], [`filesystem`] | whose the data directory is, and where it lies |
 //! | [`lock`], [`journal`], [`queue`], [`adopted`], [`obituary`] | the files of a run |
 //! | [`guardian`] | which processes are guardians, and of which runs |
-//! | [`reap`] | what dead runs have left behind, found and ended |
+//! | [`dead_runs`] | what dead runs have left behind, found and ended |
 //! | [`self_test`] | what this place lets a process do |
 
 pub mod account;
 pub mod adopted;
+pub mod dead_runs;
+#[cfg(target_os = "linux")]
+pub mod descendants;
 pub mod directory;
+mod entropy;
 pub mod error;
 pub mod filesystem;
+#[cfg(target_os = "linux")]
+pub mod forked;
 pub mod group;
 pub mod guardian;
 pub mod identity;
@@ -36,11 +43,7 @@ pub mod journal;
 pub mod lineage;
 pub mod lock;
 pub mod marker;
-#[cfg(target_os = "linux")]
-pub mod newborn;
 pub mod obituary;
-#[cfg(target_os = "linux")]
-pub mod offspring;
 mod os;
 pub mod pid;
 pub mod private_file;
@@ -48,11 +51,9 @@ pub mod proc_text;
 pub mod process;
 pub mod protect;
 pub mod queue;
-pub mod reap;
 pub mod record;
 pub mod run;
 pub mod run_id;
-pub mod run_state;
 pub mod self_test;
 mod settle;
 pub mod signal;

@@ -16,7 +16,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock, making the file if need be. `None` if someone else holds it.
+    /// `flock(2)`, on a file that is made if need be. `None` if someone else holds it.
     ///
     /// Close-on-exec matters: a descriptor that a child inherits would keep the lock alive with it.
     ///

@@ -12,7 +12,7 @@ use crate::wire;
 pub const FILE: &str = "obituary";
 
 /// The end of a run, as its guardian saw it. Times are milliseconds since the epoch, for people;
-/// durations are measured on a clock that nobody sets.
+/// durations are measured on the monotonic clock.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Obituary {
     /// The run.
@@ -21,7 +21,7 @@ pub struct Obituary {
     pub beam_pid: i64,
     /// When its death was noticed.
     pub detected_at: i64,
-    /// What gave it away: `port` or `pidfd`.
+    /// How that was noticed: `port`, `pidfd` or `thread`.
     pub detected_by: String,
     /// From then until nothing was left.
     pub duration_ms: u64,
@@ -44,8 +44,8 @@ pub struct Ended {
     pub after_ms: u64,
 }
 
-/// Writes the file whole or not at all. It is not synced: after a power loss, when the disk would be all
-/// there is, it is not asked for, because nothing can have survived that.
+/// `rename(2)` of a whole file into place. It is not synced: after a power loss nothing reads it, because no
+/// process can have survived that.
 ///
 /// # Errors
 ///
@@ -56,7 +56,7 @@ pub fn write(directory: &Path, obituary: &Obituary) -> io::Result<()> {
     fs::rename(temporary, directory.join(FILE))
 }
 
-/// The obituary of a run; `None` if there is none that can be read.
+/// Returns the obituary of a run; `None` if there is none that can be read.
 pub fn read(directory: &Path) -> Option<Obituary> {
     wire::decode(&fs::read(directory.join(FILE)).ok()?)
 }

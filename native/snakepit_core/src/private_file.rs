@@ -8,7 +8,7 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::unistd::geteuid;
 
-use crate::Error;
+use crate::{Error, entropy};
 
 /// Reads a file of this user that nobody else may write to; a link is not followed.
 ///
@@ -51,9 +51,7 @@ pub fn create(path: &Path, content: &[u8]) -> Result<(), Error> {
 }
 
 fn write_once(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut random = [0; 8];
-    getrandom::fill(&mut random).map_err(|_| Errno::EAGAIN)?;
-    let temporary = path.with_extension(format!("{:016x}", u64::from_ne_bytes(random)));
+    let temporary = path.with_extension(format!("{:016x}", entropy::number()?));
     let written = write_synced(&temporary, content).and_then(|()| publish(&temporary, path));
     let _ = fs::remove_file(&temporary);
     written?;

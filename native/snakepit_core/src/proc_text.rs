@@ -2,7 +2,7 @@
 //! to the system it runs on: any bytes can be given to it.
 
 use crate::Pid;
-use crate::table::{Arguments, Entry, Environment, State};
+use crate::table::{Arguments, Entry, Environment, ProcessState};
 
 /// `pid (comm) state ppid pgrp session … num_threads … starttime …`
 ///
@@ -34,12 +34,12 @@ pub fn stat(line: &[u8]) -> Option<Entry> {
 
 /// The leader of a process may end before its other threads: the process then runs on behind a
 /// leader in state `Z`.
-fn parse_state(letter: u8, threads: i64) -> State {
+fn parse_state(letter: u8, threads: i64) -> ProcessState {
     match letter {
-        b'Z' | b'X' | b'x' if threads <= 1 => State::Zombie,
-        b'T' | b't' => State::Stopped,
-        b'D' => State::Uninterruptible,
-        _ => State::Alive,
+        b'Z' | b'X' | b'x' if threads <= 1 => ProcessState::Zombie,
+        b'T' | b't' => ProcessState::Stopped,
+        b'D' => ProcessState::Uninterruptible,
+        _ => ProcessState::Alive,
     }
 }
 
@@ -155,8 +155,8 @@ mod tests {
 
     #[test]
     fn a_dead_leader_with_live_threads_is_a_live_process() {
-        assert_eq!(parse_state(b'Z', 1), State::Zombie);
-        assert_eq!(parse_state(b'Z', 2), State::Alive);
+        assert_eq!(parse_state(b'Z', 1), ProcessState::Zombie);
+        assert_eq!(parse_state(b'Z', 2), ProcessState::Alive);
     }
 
     #[test]

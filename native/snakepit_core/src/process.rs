@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use crate::identity::Scope;
+use crate::identity::Origin;
 use crate::lineage::Lineage;
 use crate::run_id::RunId;
 use crate::table::{Columns, Entry, Environment};
 use crate::{Error, Identity, Pid, Signal, os, protect, settle};
 
-/// How often to ask for one of which the kernel cannot notify: it may be another process.
+/// How often to ask for one of which the kernel cannot notify: its pid may be another process's.
 const POLL: Duration = Duration::from_millis(10);
 
 /// A hold on one process: what is sent through it reaches that process or nobody.
@@ -41,7 +41,7 @@ pub enum Delivery {
 }
 
 impl Process {
-    /// Opens whatever has this pid now. `None` if nothing has; a zombie still opens.
+    /// `pidfd_open(2)` of the process that has this pid now. `None` if nothing has; a zombie still opens.
     ///
     /// Never waits: before Linux 6.14 the identity of a process in its first clock tick is not settled,
     /// and good for nothing but this very hold.
@@ -51,7 +51,7 @@ impl Process {
     /// [`Error::Ambiguous`] where neither the kernel nor the process table says enough to know the
     /// process again; [`Error::Os`].
     pub fn open(pid: Pid) -> Result<Option<Self>, Error> {
-        os::learn().map_err(Error::os("boot and namespace"))?;
+        os::load_host_ids().map_err(Error::os("boot and namespace"))?;
         let Some(reference) = os::Reference::open(pid).map_err(Error::os("process open"))? else {
             return Ok(None);
         };
@@ -91,7 +91,7 @@ impl Process {
         if process.identity.is_exact() {
             return Ok(Some(process));
         }
-        settle::wait_out(process.identity.start);
+        settle::wait_for_tick(process.identity.start);
         match process.settled_identity() {
             Some(identity) => process.identity = identity,
             None if process.reference.holds_its_pid() => return Err(Error::Ambiguous(pid)),
@@ -100,7 +100,22 @@ impl Process {
         Ok(Some(process))
     }
 
-    /// Opens the process that `identity` was taken from, and no other.
+    /// Opens a process that the table has listed, if it is alive and `is_it` says so of the process and of
+    /// its line of the table now.
+    ///
+    /// Order: the line is read again when the process is held. Between the listing and the opening the pid
+    /// may have changed hands.
+    pub(crate) fn open_if(
+        pid: Pid,
+        columns: Columns,
+        is_it: impl FnOnce(&Self, &Entry) -> bool,
+    ) -> Result<Option<Self>, Error> {
+        let Some(process) = Self::open(pid)? else { return Ok(None) };
+        let now = process.inspect(columns)?.filter(Entry::is_alive);
+        Ok(now.is_some_and(|now| is_it(&process, &now)).then_some(process))
+    }
+
+    /// `pidfd_open(2)` of the process that `identity` was taken from, and of no other.
     ///
     /// Boot, kernel handle and start time have to agree, as far as there are any. `run_id` settles what
     /// they leave open: an identity without a handle that was taken within the first clock tick of the
@@ -112,11 +127,11 @@ impl Process {
     ///
     /// [`Error::Os`].
     pub fn reopen(identity: &Identity, run_id: Option<RunId>) -> Result<Found, Error> {
-        let certain = match identity.scope()? {
-            Scope::Here => true,
-            Scope::Unknown => false,
-            Scope::OtherBoot => return Ok(Found::Gone),
-            Scope::OtherNamespace | Scope::Elsewhere => return Ok(Found::Ambiguous),
+        let certain = match identity.origin()? {
+            Origin::Here => true,
+            Origin::Unknown => false,
+            Origin::OtherBoot => return Ok(Found::Gone),
+            Origin::OtherNamespace | Origin::Elsewhere => return Ok(Found::Ambiguous),
         };
         let process = match Self::open(identity.pid) {
             Ok(Some(process)) => process,
@@ -127,7 +142,7 @@ impl Process {
         process.compare(identity, certain, run_id)
     }
 
-    /// `certain` says that both are of one boot.
+    /// Returns whether this is the process that `earlier` was taken from. `certain`: both are of one boot.
     fn compare(
         mut self,
         earlier: &Identity,
@@ -159,7 +174,7 @@ impl Process {
         Ok(Found::Same(self))
     }
 
-    /// One of which the process table shows nothing, where there are no handles.
+    /// Reopens a process of which the process table shows nothing, where there are no handles.
     fn reopen_hidden(identity: &Identity, run_id: Option<RunId>) -> Result<Found, Error> {
         let reference = os::Reference::open(identity.pid).map_err(Error::os("process open"))?;
         let Some(reference) = reference else { return Ok(Found::Gone) };
@@ -170,7 +185,7 @@ impl Process {
         if confirmed { Ok(Found::Same(process)) } else { process.in_doubt() }
     }
 
-    /// Whether it says itself that it is of this run, by its marker or its lineage.
+    /// Returns whether its marker or its lineage says that it is of this run.
     fn is_confirmed(&self, earlier: &Identity, run_id: Option<RunId>) -> Result<bool, Error> {
         let Some(run_id) = run_id else { return Ok(false) };
         let columns = Columns { uid: true, markers: true, ..Columns::default() };
@@ -194,10 +209,10 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// [`Error::Ambiguous`] if nobody can say whether what has its pid now is this process;
+    /// [`Error::Ambiguous`] if it cannot be told whether what has its pid now is this process;
     /// [`Error::Os`].
     pub fn still_runs(identity: &Identity) -> Result<bool, Error> {
-        if let (Scope::Here, Some(then)) = (identity.scope()?, &identity.handle) {
+        if let (Origin::Here, Some(then)) = (identity.origin()?, &identity.handle) {
             let reference = os::Reference::open(identity.pid).map_err(Error::os("process open"))?;
             let Some(reference) = reference else { return Ok(false) };
             if let Some(now) = reference.handle() {
@@ -212,8 +227,8 @@ impl Process {
         }
     }
 
-    /// This one has the pid, and may be another than the one that is meant. Once it has exited, the
-    /// one that is meant has ended: as this one, or before it.
+    /// Returns what a process is that has the pid and may be another than the one that is meant. Once it has
+    /// exited, the one that is meant has ended: as this one, or before it.
     fn in_doubt(&self) -> Result<Found, Error> {
         Ok(if self.is_alive()? { Found::Ambiguous } else { Found::Gone })
     }
@@ -235,7 +250,7 @@ impl Process {
         if identity.is_exact() {
             return Some(identity);
         }
-        // Order: the tick is over first, so that who holds the pid afterwards has no successor in it.
+        // Order: the tick is over first, so that a process that holds the pid afterwards has no successor in it.
         let settled = os::start_is_past(identity.start) && self.reference.holds_its_pid();
         settled.then_some(Identity { settled, ..identity })
     }
@@ -259,7 +274,7 @@ impl Process {
         Ok(entry.filter(|_| self.reference.holds_its_pid()))
     }
 
-    /// Sends `signal` to this very process, never to a successor of its pid.
+    /// `pidfd_send_signal(2)` to this very process, never to a successor of its pid.
     ///
     /// A process that is already gone is not an error: that is what the caller wanted.
     ///
@@ -296,7 +311,7 @@ impl Process {
 }
 
 /// Waits until all of these have ended, at most until `deadline`. Returns those that have not, and those
-/// of which nobody can say whether they have.
+/// of which it cannot be told.
 ///
 /// # Errors
 ///

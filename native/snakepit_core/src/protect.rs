@@ -12,7 +12,8 @@ use crate::{Error, Identity, Pid, Process};
 /// The guardians of this process. By identity: the pid of one that has ended is another's before long.
 static GUARDIANS: Mutex<Vec<Identity>> = Mutex::new(Vec::new());
 
-/// Nobody signals this process and its group as long as it lives: all that it guards would end with it.
+/// Refuses signals to this process and its group from now on, while it lives: all that it guards would end
+/// with it.
 pub fn add_guardian(guardian: Identity) {
     with_guardians(|guardians| {
         guardians.retain(|other| other.pid != guardian.pid);
@@ -20,17 +21,17 @@ pub fn add_guardian(guardian: Identity) {
     });
 }
 
-/// It is about to be ended.
+/// Allows signals to this guardian again: it is about to be ended.
 pub fn remove_guardian(guardian: &Identity) {
     with_guardians(|guardians| guardians.retain(|other| other != guardian));
 }
 
-// Held for no system call.
+// The lock is held for no system call.
 fn with_guardians<T>(run: impl FnOnce(&mut Vec<Identity>) -> T) -> T {
     run(&mut GUARDIANS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Whether one of those that `of` chooses still runs. In doubt it does.
+/// Returns whether one of the guardians that `of` chooses still runs. In doubt it does.
 fn guards(of: impl Fn(&Identity) -> bool) -> bool {
     let chosen: Vec<_> = with_guardians(|all| all.iter().filter(|one| of(one)).cloned().collect());
     chosen.into_iter().any(|guardian| {

@@ -22,9 +22,9 @@ pub enum Users {
     Any,
 }
 
-/// What ending a run's processes came to.
+/// What stopping a run's processes came to.
 #[derive(Debug)]
-pub struct Report {
+pub struct StopReport {
     /// How many processes ended when asked. Descendants of those that carry the run id count too.
     pub stopped: usize,
     /// How many had to be killed.
@@ -37,7 +37,7 @@ const COLUMNS: Columns = Columns { uid: false, arguments: true, markers: true };
 /// For those who do not ask for arguments.
 const MARKS: Columns = Columns { arguments: false, ..COLUMNS };
 
-/// The live processes that carry this run id, in their environment or their arguments.
+/// Returns the live processes that carry this run id, in their environment or their arguments.
 ///
 /// # Errors
 ///
@@ -48,10 +48,8 @@ pub fn find(run_id: RunId, users: Users) -> Result<Vec<Identity>, Error> {
         if !(entry.is_alive() && belongs(&entry, run_id, users)) {
             continue;
         }
-        let Some(process) = Process::open(entry.pid)? else { continue };
-        // Asked again now that the process is held: the pid may have changed hands in between.
-        let now = process.inspect(COLUMNS)?;
-        if now.is_some_and(|now| now.is_alive() && belongs(&now, run_id, users)) {
+        let is_it = |_: &Process, now: &Entry| belongs(now, run_id, users);
+        if let Some(process) = Process::open_if(entry.pid, COLUMNS, is_it)? {
             found.add(process, ());
         }
     }
@@ -60,42 +58,40 @@ pub fn find(run_id: RunId, users: Users) -> Result<Vec<Identity>, Error> {
 
 /// A process of a run, and whose it is.
 #[derive(Debug)]
-pub struct Member {
+pub struct RunMember {
     /// Who it is.
     pub identity: Identity,
     /// The worker that it says it belongs to.
     pub worker_id: Option<Vec<u8>>,
 }
 
-/// The live processes that carry the marker or lineage of a run of this very BEAM.
+/// Returns the live processes that carry the marker or lineage of a run of this very BEAM.
 ///
 /// # Errors
 ///
 /// [`Error::Os`] if the process table cannot be read.
-pub fn members(run_id: RunId) -> Result<Vec<Member>, Error> {
+pub fn members(run_id: RunId) -> Result<Vec<RunMember>, Error> {
     let own = Owner::current()?;
     let mut members = Settling::new();
     for entry in table::read(MARKS)? {
         if !(entry.is_alive() && is_marked(&entry, run_id, &own)) {
             continue;
         }
-        let Some(process) = Process::open(entry.pid)? else { continue };
-        let now = process.inspect(Columns::default())?;
-        if !now.is_some_and(|now| now.start == entry.start && now.is_alive()) {
-            continue;
-        }
+        let is_it = |_: &Process, now: &Entry| now.start == entry.start;
+        let opened = Process::open_if(entry.pid, Columns::default(), is_it)?;
+        let Some(process) = opened else { continue };
         let worker_id = match entry.environment {
             Environment::Read(markers) => markers.worker_id,
             _ => None,
         };
         members.add(process, worker_id);
     }
-    let member = |(identity, worker_id)| Member { identity, worker_id };
+    let member = |(identity, worker_id)| RunMember { identity, worker_id };
     Ok(members.finish().into_iter().map(member).collect())
 }
 
-/// Those that carry the marker or lineage of a run of this very BEAM and are not below this process. Of
-/// those that are, no more is read than who their parents are.
+/// Returns the processes that carry the marker or lineage of a run of this very BEAM and are not below the
+/// process `root`. Of those that are, no more is read than who their parents are.
 ///
 /// # Errors
 ///
@@ -115,9 +111,7 @@ pub fn strays(run_id: RunId, root: Pid) -> Result<Vec<Identity>, Error> {
         if !table::read_one(entry.pid, MARKS)?.is_some_and(|now| marked(&now)) {
             continue;
         }
-        let Some(process) = Process::open(entry.pid)? else { continue };
-        // Asked again now that the process is held: the pid may have changed hands in between.
-        if process.inspect(MARKS)?.is_some_and(|now| marked(&now)) {
+        if let Some(process) = Process::open_if(entry.pid, MARKS, |_, now| marked(now))? {
             strays.add(process, ());
         }
     }
@@ -128,7 +122,7 @@ fn parents(table: &[Entry]) -> HashMap<i32, i32> {
     table.iter().map(|entry| (entry.pid.as_raw(), entry.parent)).collect()
 }
 
-/// Its parent, that one's parent, and so on.
+/// Returns its parent, that one's parent, and so on.
 fn ancestors(entry: &Entry, parents: &HashMap<i32, i32>) -> impl Iterator<Item = i32> {
     // A table that was read while processes came and went may have a circle in it.
     let mut seen = HashSet::from([entry.pid.as_raw()]);
@@ -141,20 +135,20 @@ fn ancestors(entry: &Entry, parents: &HashMap<i32, i32>) -> impl Iterator<Item =
 /// # Errors
 ///
 /// [`Error::Os`] if the process table cannot be read.
-pub fn stop(run_id: RunId, users: Users, plan: &Plan) -> Result<Report, Error> {
+pub fn stop(run_id: RunId, users: Users, plan: &Plan) -> Result<StopReport, Error> {
     stop_selected(run_id, Vec::new(), &|entry| belongs(entry, run_id, users), COLUMNS, plan)
 }
 
-/// Ends every process that carries the marker or lineage of a run of this very BEAM, whosoever it is,
-/// those that the run has `noted`, also where they are hidden, and everything that descends from one.
-/// Nobody asked for this one by name, so arguments do not count.
+/// Ends every process that carries the marker or lineage of a run of this very BEAM, of any user, those that
+/// the run has `recorded`, also where they are hidden, and everything that descends from one. No caller
+/// has named the run, so arguments do not count.
 ///
 /// # Errors
 ///
 /// [`Error::Os`] if the process table cannot be read.
-pub fn sweep(run_id: RunId, noted: Vec<Identity>, plan: &Plan) -> Result<Report, Error> {
+pub fn sweep(run_id: RunId, recorded: Vec<Identity>, plan: &Plan) -> Result<StopReport, Error> {
     let own = Owner::current()?;
-    stop_selected(run_id, noted, &|entry| is_marked(entry, run_id, &own), MARKS, plan)
+    stop_selected(run_id, recorded, &|entry| is_marked(entry, run_id, &own), MARKS, plan)
 }
 
 fn stop_selected(
@@ -163,19 +157,19 @@ fn stop_selected(
     select: &dyn Fn(&Entry) -> bool,
     columns: Columns,
     plan: &Plan,
-) -> Result<Report, Error> {
+) -> Result<StopReport, Error> {
     let mut roots = Roots { identities, select, columns, freeze: true };
-    // The whole tree is noted before anyone is asked to end: a parent that ends takes with it the
+    // Order: the whole tree is listed before anyone is asked to end. A parent that ends takes with it the
     // trace to descendants that carry no marker.
     let members = roots.list()?;
-    let hidden = only_confirmed(&roots.identities)?;
+    let hidden = confirmed_by_marker(&roots.identities)?;
     let apart = stop::stop(&hidden, Some(run_id), plan)?;
     let outcomes = stop::ask(&members, Some(run_id), plan)?;
     let asked = outcomes.iter().filter(|one| matches!(one, Outcome::Stopped | Outcome::Gone));
     let stopped = asked.count();
     roots.identities.extend(members);
     let rest = tree::kill(&roots, Instant::now() + plan.kill_wait)?;
-    let mut report = Report { stopped, killed: rest.killed, survivors: rest.survivors };
+    let mut report = StopReport { stopped, killed: rest.killed, survivors: rest.survivors };
     for (identity, outcome) in hidden.into_iter().zip(apart) {
         match outcome {
             Outcome::Stopped => report.stopped += 1,
@@ -187,9 +181,9 @@ fn stop_selected(
     Ok(report)
 }
 
-/// Those of which only the word of their run says that they are the ones, each time anew: hidden ones
-/// where there are no handles.
-fn only_confirmed(identities: &[Identity]) -> Result<Vec<Identity>, Error> {
+/// Returns those that only their run's marker confirms, each time anew: hidden ones, where there are no
+/// handles.
+fn confirmed_by_marker(identities: &[Identity]) -> Result<Vec<Identity>, Error> {
     let mut hidden = Vec::new();
     for identity in identities {
         if matches!(Process::reopen(identity, None)?, Found::Ambiguous) {
@@ -199,7 +193,7 @@ fn only_confirmed(identities: &[Identity]) -> Result<Vec<Identity>, Error> {
     Ok(hidden)
 }
 
-/// Whether a process says that it is of this run. What the environment says counts for more than
+/// Returns whether a process says that it is of this run. What the environment says counts for more than
 /// the arguments: those of a process that belongs to another run do not matter.
 fn belongs(entry: &Entry, run_id: RunId, users: Users) -> bool {
     let carries = match &entry.environment {

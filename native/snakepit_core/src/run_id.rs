@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::Error;
+use crate::{Error, entropy};
 
 /// Characters of an id.
 pub const LENGTH: usize = 7;
@@ -28,7 +28,7 @@ const FLAGS: [&[u8]; 2] = [b"--run-id", b"--snakepit-run-id"];
 pub struct RunId([u8; LENGTH]);
 
 impl RunId {
-    /// An id that this process has not had before and another process will hardly have.
+    /// Returns an id that this process has not had before and another process will hardly have.
     ///
     /// Independent random ids would not do: among 100,000 of them two are equal in 6 of 100 cases.
     /// So the OS's entropy chooses where in the sequence of all ids this process begins, and from
@@ -43,8 +43,7 @@ impl RunId {
         let next = if let Some(next) = NEXT.get() {
             next
         } else {
-            let errno = nix::errno::Errno::EIO;
-            let seed = getrandom::u64().map_err(|_| Error::Os { call: "getrandom", errno })?;
+            let seed = entropy::number().map_err(Error::os("getrandom"))?;
             // Reduced here so that the counter cannot wrap at 2⁶⁴, where the sequence would jump.
             // Should two threads meet here, one seed is dropped.
             NEXT.get_or_init(|| AtomicU64::new(seed % COUNT))
@@ -84,7 +83,7 @@ impl RunId {
         id.iter().all(|byte| DIGITS.contains(byte)).then_some(Self(id))
     }
 
-    /// The id that a command line carries as `--run-id X` or `--run-id=X`, in arguments of their
+    /// Returns the id that a command line carries as `--run-id X` or `--run-id=X`, in arguments of their
     /// own: text inside an argument, such as a shell script, does not count. The first one found
     /// that is valid.
     pub fn from_arguments<'a>(arguments: impl Iterator<Item = &'a [u8]>) -> Option<Self> {

@@ -58,6 +58,7 @@ mod linux {
     use nix::sys::resource::{Resource, getrlimit};
 
     use super::{Errno, Facts, Pid, Refusal, Table};
+    use crate::error::errno;
     use crate::identity::is_known_boot;
     use crate::table::Columns;
     use crate::{os, proc_text};
@@ -99,9 +100,7 @@ mod linux {
     fn table(pid: Pid, status: &[u8]) -> Table {
         let shown = match fs::read_link("/proc/self") {
             Ok(link) => link.to_str().and_then(|text| text.parse::<i64>().ok()),
-            Err(error) => {
-                return Table::Absent(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw));
-            }
+            Err(error) => return Table::Absent(errno(&error)),
         };
         match shown {
             Some(shown) if shown != i64::from(pid.as_raw()) => Table::Foreign(shown),

@@ -3,7 +3,7 @@
 //! There a process is known by its pid and start time, and start times are ticks of 10 ms. An identity
 //! that is taken within the first tick fits a successor with the same pid too. A process that still
 //! holds its pid when the tick is over has no such successor any more: its identity is *settled*. So
-//! whoever may wait holds the process for the rest of its tick before handing out its identity.
+//! a caller that may wait holds the process for the rest of its tick before it hands out its identity.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 const HELD: usize = 16;
 
 /// Sleeps until no process can get this start time any more.
-pub(crate) fn wait_out(start: u64) {
+pub(crate) fn wait_for_tick(start: u64) {
     let deadline = Instant::now() + LIMIT;
     while !os::start_is_past(start) && Instant::now() < deadline {
         std::thread::sleep(PAUSE);
@@ -34,7 +34,7 @@ pub(crate) struct Settling<T> {
 
 enum Known {
     Settled(Identity),
-    Young(Process),
+    Unsettled(Process),
     Gone,
 }
 
@@ -46,9 +46,9 @@ impl<T> Settling<T> {
     pub(crate) fn add(&mut self, process: Process, with: T) {
         let known = match process.settled_identity() {
             Some(identity) => Known::Settled(identity),
-            None => Known::Young(process),
+            None => Known::Unsettled(process),
         };
-        self.held += usize::from(matches!(known, Known::Young(_)));
+        self.held += usize::from(matches!(known, Known::Unsettled(_)));
         self.known.push((known, with));
         if self.held >= HELD {
             self.settle();
@@ -57,26 +57,26 @@ impl<T> Settling<T> {
 
     fn settle(&mut self) {
         let start = |one: &(Known, T)| match &one.0 {
-            Known::Young(process) => Some(process.identity().start),
+            Known::Unsettled(process) => Some(process.identity().start),
             _ => None,
         };
         if let Some(latest) = self.known.iter().filter_map(start).max() {
-            wait_out(latest);
+            wait_for_tick(latest);
         }
         for (known, _) in &mut self.known {
-            if let Known::Young(process) = known {
+            if let Known::Unsettled(process) = known {
                 *known = process.settled_identity().map_or(Known::Gone, Known::Settled);
             }
         }
         self.held = 0;
     }
 
-    /// All in the order in which they were found, without those that are gone by now.
+    /// Returns all in the order in which they were found, without those that are gone by now.
     pub(crate) fn finish(mut self) -> Vec<(Identity, T)> {
         self.settle();
         let settled = |(known, with)| match known {
             Known::Settled(identity) => Some((identity, with)),
-            Known::Young(_) | Known::Gone => None,
+            Known::Unsettled(_) | Known::Gone => None,
         };
         self.known.into_iter().filter_map(settled).collect()
     }

@@ -50,17 +50,17 @@ struct Pending {
     process: Option<Process>,
 }
 
-/// What is behind a target.
-enum Behind {
+/// What a target turned out to be.
+enum Resolved {
     /// The process.
     Process(Process),
     /// None to signal, for this reason.
     Nobody(Outcome),
     /// Not known: there is no descriptor left to look with.
-    NoRoom,
+    NoDescriptor,
 }
 
-/// Ends all `targets` and says of each how it went, in their order.
+/// Ends all `targets`, and returns how it went for each, in their order.
 ///
 /// Takes one grace period in all, not one each. `run_id` is as for [`Process::reopen`].
 ///
@@ -136,23 +136,23 @@ impl<'a> Batch<'a> {
             pending.into_iter().partition(|one| one.process.is_some());
         for Pending { index, process } in first.into_iter().chain(then) {
             let was_held = process.is_some();
-            let mut behind = self.behind(index, process)?;
-            while matches!(behind, Behind::NoRoom) {
+            let mut resolved = self.resolve(index, process)?;
+            while matches!(resolved, Resolved::NoDescriptor) {
                 // From here on nothing is held only to save opening it again.
                 capacity = 0;
                 let freed = signalled.iter_mut().filter_map(|one| one.process.take()).count();
                 if freed == 0 && !pause_until(deadline) {
                     break;
                 }
-                behind = self.behind(index, None)?;
+                resolved = self.resolve(index, None)?;
             }
-            let process = match behind {
-                Behind::Process(process) => process,
-                Behind::Nobody(outcome) => {
+            let process = match resolved {
+                Resolved::Process(process) => process,
+                Resolved::Nobody(outcome) => {
                     self.outcomes[index] = if outcome == Outcome::Gone { if_gone } else { outcome };
                     continue;
                 }
-                Behind::NoRoom => {
+                Resolved::NoDescriptor => {
                     signalled.push(Pending { index, process: None });
                     continue;
                 }
@@ -186,11 +186,13 @@ impl<'a> Batch<'a> {
             let mut part = Vec::with_capacity(size);
             let mut later = Vec::new();
             for one in pending.drain(..size) {
-                match self.behind(one.index, one.process)? {
-                    Behind::Process(process) => part.push((one.index, process)),
-                    Behind::Nobody(Outcome::Gone) => self.outcomes[one.index] = if_exited,
-                    Behind::Nobody(outcome) => self.outcomes[one.index] = outcome,
-                    Behind::NoRoom => later.push(Pending { index: one.index, process: None }),
+                match self.resolve(one.index, one.process)? {
+                    Resolved::Process(process) => part.push((one.index, process)),
+                    Resolved::Nobody(Outcome::Gone) => self.outcomes[one.index] = if_exited,
+                    Resolved::Nobody(outcome) => self.outcomes[one.index] = outcome,
+                    Resolved::NoDescriptor => {
+                        later.push(Pending { index: one.index, process: None })
+                    }
                 }
             }
             if !later.is_empty() {
@@ -217,23 +219,23 @@ impl<'a> Batch<'a> {
         Ok(left)
     }
 
-    fn behind(&self, index: usize, held: Option<Process>) -> Result<Behind, Error> {
+    fn resolve(&self, index: usize, held: Option<Process>) -> Result<Resolved, Error> {
         let process = match held {
             Some(process) => process,
             None => match Process::reopen(&self.targets[index], self.run_id) {
                 Ok(Found::Same(process)) => process,
-                Ok(Found::Gone) => return Ok(Behind::Nobody(Outcome::Gone)),
-                Ok(Found::Ambiguous) => return Ok(Behind::Nobody(Outcome::Ambiguous)),
-                Err(error) if error.is_exhaustion() => return Ok(Behind::NoRoom),
+                Ok(Found::Gone) => return Ok(Resolved::Nobody(Outcome::Gone)),
+                Ok(Found::Ambiguous) => return Ok(Resolved::Nobody(Outcome::Ambiguous)),
+                Err(error) if error.is_exhaustion() => return Ok(Resolved::NoDescriptor),
                 Err(error) => return Err(error),
             },
         };
         let alive = process.is_alive()?;
-        Ok(if alive { Behind::Process(process) } else { Behind::Nobody(Outcome::Gone) })
+        Ok(if alive { Resolved::Process(process) } else { Resolved::Nobody(Outcome::Gone) })
     }
 }
 
-/// Waits a moment for others to give descriptors back. False if the time is up.
+/// Sleeps for a moment, in which others may give descriptors back. Returns false if the time is up.
 pub(crate) fn pause_until(deadline: Instant) -> bool {
     let left = deadline.saturating_duration_since(Instant::now());
     std::thread::sleep(left.min(PAUSE));
@@ -271,7 +273,7 @@ pub(crate) fn request(process: &Process, signal: Signal) -> Result<Delivery, Err
     Ok(delivery)
 }
 
-/// The outcome that an error stands for; `None` if it is not about the one process. A refused signal
+/// Returns the outcome that an error stands for; `None` if it is not about the one process. A refused signal
 /// is: there is no errno of it for which the others must not be ended.
 pub(crate) fn refusal(error: &Error) -> Option<Outcome> {
     match error {
@@ -281,7 +283,7 @@ pub(crate) fn refusal(error: &Error) -> Option<Outcome> {
     }
 }
 
-/// How many descriptors to hold at once: this may be the BEAM, which needs the others for its
+/// Returns how many descriptors to hold at once: this may be the BEAM, which needs the others for its
 /// sockets and files.
 pub(crate) fn descriptor_budget() -> usize {
     let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));

@@ -28,7 +28,7 @@ pub struct Entry {
     /// Its session.
     pub session: i32,
     /// Whether it can run.
-    pub state: State,
+    pub state: ProcessState,
     /// When it started; see [`crate::Identity::start`].
     pub start: u64,
     /// See [`crate::Identity::settled`].
@@ -44,13 +44,13 @@ pub struct Entry {
 impl Entry {
     /// Whether it can still run.
     pub fn is_alive(&self) -> bool {
-        self.state != State::Zombie
+        self.state != ProcessState::Zombie
     }
 }
 
 /// Whether a process can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ProcessState {
     /// Running or waiting for something.
     Alive,
     /// Stopped by a signal or a debugger.
@@ -82,7 +82,7 @@ impl Arguments {
 /// What is known of a process's environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Environment {
-    /// Nobody asked.
+    /// It was not asked for.
     NotRead,
     /// No rights: another user's process, or one that changed its user.
     Unreadable,
@@ -90,7 +90,7 @@ pub enum Environment {
     Read(Markers),
 }
 
-/// Every process that this one can see. Those that end during the pass may be missing.
+/// Returns every process that this one can see. Those that end during the pass may be missing.
 ///
 /// # Errors
 ///
@@ -107,7 +107,7 @@ fn with_reader(entries: Vec<Entry>, reader: Pid) -> Result<Vec<Entry>, Error> {
     if contained { Ok(entries) } else { Err(Error::NotItsTable) }
 }
 
-/// One process; `None` if it is gone.
+/// Returns one process; `None` if it is gone.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! `pidfd_open(2)` with `PIDFD_THREAD`: hears of the end of a thread, which comes before that of its process.
+//! `pidfd_open(2)` with `PIDFD_THREAD`: reports the end of a thread, which comes before that of its process.
 //!
 //! A process that is killed gives its memory back before it closes its files and before its pidfd says
 //! that it has ended: some milliseconds for an idle BEAM, a second for one with gigabytes. The thread that
@@ -14,7 +14,7 @@ use crate::{Pid, os};
 /// Two are enough: no more than one of them is the last.
 const WATCHED: usize = 2;
 
-/// Descriptors that become readable when a scheduler thread of that BEAM has ended. No scheduler ends while
+/// Returns descriptors that become readable when a scheduler thread of that BEAM has ended. No scheduler ends while
 /// its BEAM goes on. There are none before Linux 6.9, and where its threads are hidden.
 pub fn watch_schedulers(beam: Pid) -> Vec<OwnedFd> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{beam}/task")) else { return Vec::new() };

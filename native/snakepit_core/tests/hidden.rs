@@ -9,8 +9,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use snakepit_core::dead_runs::{self, CleanupReport, DeadRun, Search};
 use snakepit_core::marker::{self, Owner};
-use snakepit_core::reap::{self, DeadRun, Report, Search};
 use snakepit_core::run_id::RunId;
 use snakepit_core::table::Columns;
 use snakepit_core::tree::{self, Roots};
@@ -19,10 +19,10 @@ use support::hidden::{Untraceable, where_processes_hide};
 use support::spawn::Spawned;
 use support::{NOBODY, eventually, is_root, plan};
 
-fn reap(instance: &str, runs: &[DeadRun]) -> Report {
+fn stop_dead_runs(instance: &str, runs: &[DeadRun]) -> CleanupReport {
     let spared = HashSet::new();
     let search = Search { runs, instance: instance.as_bytes(), spared: &spared };
-    reap::reap(search, &plan(Duration::from_millis(200))).unwrap()
+    dead_runs::stop(search, &plan(Duration::from_millis(200))).unwrap()
 }
 
 /// One that is hidden from `NOBODY`, whose own it is.
@@ -56,12 +56,12 @@ fn one_that_was_noted_and_is_hidden_is_ended_and_counted() {
     let runs = [DeadRun { run_id, identities: vec![known.clone()] }];
     let Some(report) = where_processes_hide(|| {
         assert!(is_hidden(&known));
-        reap("hidden", &runs)
+        stop_dead_runs("hidden", &runs)
     }) else {
         return;
     };
-    let reaped = &report.runs[0];
-    assert_eq!((reaped.found, reaped.stopped, reaped.survivors.len()), (1, 1, 0));
+    let cleanup = &report.runs[0];
+    assert_eq!((cleanup.found, cleanup.stopped, cleanup.survivors.len()), (1, 1, 0));
     assert!(!one.lives());
 }
 
@@ -102,11 +102,11 @@ fn an_owner_that_is_hidden_is_alive() {
     command.env(marker::RUN_ID, RunId::generate().unwrap().to_string());
     command.env(marker::INSTANCE, &instance).env(marker::OWNER, owner);
     let worker = Spawned::start(&mut command);
-    let Some(report) = where_processes_hide(|| reap(&instance, &[])) else { return };
+    let Some(report) = where_processes_hide(|| stop_dead_runs(&instance, &[])) else { return };
     assert_eq!(report.strays.found, 0);
     assert!(worker.is_untouched());
     drop(beam);
-    let Some(report) = where_processes_hide(|| reap(&instance, &[])) else { return };
+    let Some(report) = where_processes_hide(|| stop_dead_runs(&instance, &[])) else { return };
     assert_eq!(report.strays.found, 1);
     assert!(!worker.lives());
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use snakepit_core::process::{self, Delivery, Found};
 use snakepit_core::run_id::RunId;
-use snakepit_core::table::{self, Columns, State};
+use snakepit_core::table::{self, Columns, ProcessState};
 use snakepit_core::{Error, Identity, Process, Signal, marker};
 use support::fork::Forked;
 use support::pidfd::{open, send};
@@ -52,7 +52,7 @@ fn a_zombie_opens_and_is_not_alive() {
     assert!(is_same(process.identity()));
     let columns = Columns { uid: true, arguments: true, markers: true };
     let entry = process.inspect(columns).unwrap().expect("a zombie is in the table");
-    assert_eq!(entry.state, State::Zombie);
+    assert_eq!(entry.state, ProcessState::Zombie);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use snakepit_core::identity::Scope;
+use snakepit_core::identity::Origin;
 use snakepit_core::process::Found;
 use snakepit_core::{Identity, Pid, Process};
 
@@ -115,7 +115,7 @@ proptest! {
     fn a_process_is_the_same_only_if_nothing_speaks_against_it(told in altered()) {
         let own = own();
         let here = told.boot == own.boot && told.namespace == own.namespace;
-        prop_assert_eq!(told.scope().unwrap() == Scope::Here, here);
+        prop_assert_eq!(told.origin().unwrap() == Origin::Here, here);
         // As where a process is hidden: then nothing can be compared.
         let fits = told.start == own.start || told.start == 0;
         let by_handle = told.handle.is_some() && told.handle == own.handle && fits;

@@ -41,7 +41,7 @@ fn reopen(identity: &Identity) -> Outcome {
     }
 }
 
-fn kill_tree(identities: Vec<Identity>, freeze: bool) -> tree::Report {
+fn kill_tree(identities: Vec<Identity>, freeze: bool) -> tree::KillReport {
     let roots = Roots { identities, select: &|_| false, columns: Columns::default(), freeze };
     tree::kill(&roots, Instant::now() + Duration::from_secs(5)).unwrap()
 }

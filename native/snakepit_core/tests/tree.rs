@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use snakepit_core::Identity;
 use snakepit_core::table::Columns;
-use snakepit_core::tree::{self, Report, Roots};
+use snakepit_core::tree::{self, KillReport, Roots};
 use support::fork::Forked;
 use support::pidfd::{Stray, catch_all};
 use support::refusal::refusing;
@@ -28,7 +28,7 @@ fn roots(identities: Vec<Identity>, freeze: bool) -> Roots<'static> {
     Roots { identities, select: &|_| false, columns: Columns::default(), freeze }
 }
 
-fn kill(identities: Vec<Identity>, freeze: bool) -> Report {
+fn kill(identities: Vec<Identity>, freeze: bool) -> KillReport {
     tree::kill(&roots(identities, freeze), Instant::now() + Duration::from_secs(10)).unwrap()
 }
 

@@ -6,7 +6,7 @@ mod support;
 
 use std::process::Command;
 
-use snakepit_core::identity::Scope;
+use snakepit_core::identity::Origin;
 use snakepit_core::lineage::Lineage;
 use snakepit_core::marker;
 use snakepit_core::process::{self, Found};
@@ -46,7 +46,7 @@ fn the_handle_of_another_start_time_is_not_enough() {
 fn what_was_recorded_of_an_unknown_boot_is_not_the_same_on_its_word() {
     let mut child = Spawned::polite();
     let known = of_unknown_boot(child.identity());
-    assert_eq!(known.scope().unwrap(), Scope::Unknown);
+    assert_eq!(known.origin().unwrap(), Origin::Unknown);
     assert_eq!(found(&known, None), "ambiguous");
     assert!(matches!(Process::still_runs(&known), Err(Error::Ambiguous(_))));
     let now = std::time::Instant::now();

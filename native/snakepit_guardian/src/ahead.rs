@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use crate::event::Time;
 
-/// How long nobody is asked for before the children that wait are made as many as they should be.
+/// How long no child is asked for before those that wait are topped up.
 const QUIET: Duration = Duration::from_millis(10);
 /// How long after a failure none is forked ahead.
 const REST: Duration = Duration::from_secs(1);
-/// The most in one batch: whoever was released meanwhile is served in between.
+/// The most in one batch: children that were released meanwhile are served in between.
 pub const BATCH: usize = 16;
 
 /// How many children are to wait at the gate, and when.
@@ -19,7 +19,7 @@ pub struct Ahead {
     wanted: u32,
     /// Until when none is forked ahead, after that has failed.
     rest_until: Option<Time>,
-    /// When the children that wait are made as many as they should be.
+    /// When the children that wait are topped up.
     refill_at: Option<Time>,
     /// The error of the last fork that failed, until there are as many children as there should be.
     failing: Option<i32>,
@@ -32,42 +32,42 @@ impl Ahead {
         Self { target: target as usize, wanted: 0, rest_until, refill_at, failing }
     }
 
-    /// The BEAM asks for more than wait.
+    /// Adds children that the BEAM asks for.
     pub fn want(&mut self, count: u32) {
         self.wanted = self.wanted.saturating_add(count);
     }
 
-    /// Someone has taken a child, so it is not quiet.
-    pub fn put_off(&mut self) {
+    /// Starts the quiet time anew: a child was taken.
+    pub fn postpone_refill(&mut self) {
         self.refill_at = None;
     }
 
-    /// A fork has failed. What failed a moment ago would fail again; and where it fails after the fork,
-    /// the end of that child is what wakes the loop, so trying each time would never end.
+    /// Pauses after a fork that has failed. What failed a moment ago would fail again; and where it fails after
+    /// the fork, the end of that child is what wakes the loop, so trying each time would never end.
     ///
-    /// Returns whether this is news: it may fail in the same way each second for days.
+    /// Returns whether this failure is a new one: it may fail in the same way each second for days.
     pub fn failed(&mut self, now: Time, errno: i32) -> bool {
         self.rest_until = Some(now + REST);
         self.failing.replace(errno) != Some(errno)
     }
 
-    /// Whether forks have failed and work again: as many children wait as should. One that succeeds says
-    /// nothing, since at a limit some do and the next ones do not.
+    /// Returns whether forks have failed and work again: as many children wait as should. One success is not
+    /// enough, since at a limit some succeed and the next ones do not.
     pub fn recovered(&mut self, waiting: usize) -> bool {
         waiting >= self.target.max(1) && self.failing.take().is_some()
     }
 
-    /// When to ask again for [`Ahead::batch`], if it is not at once.
+    /// Returns when to ask again for [`Ahead::batch`], if it is not at once.
     pub fn deadline(&self) -> Option<Time> {
         self.refill_at
     }
 
-    /// Whether somebody waits for a fork.
+    /// Returns whether the BEAM waits for a fork.
     pub fn is_wanted(&self) -> bool {
         self.wanted > 0
     }
 
-    /// For each child to fork now, whether somebody waits for it. `waiting` and `released` are the
+    /// Returns, for each child to fork now, whether the BEAM waits for it. `waiting` and `released` are the
     /// children at the gate and those on their way from there to their program.
     pub fn batch(&mut self, now: Time, waiting: usize, released: usize) -> Vec<bool> {
         if self.wanted == 0 && !self.refill_is_due(now, waiting, released) {
@@ -81,7 +81,7 @@ impl Ahead {
         (0..count).map(|index| index < asked).collect()
     }
 
-    /// All at once and when it is quiet, or when half of them are used up. A fork costs the guardian a
+    /// Returns whether to top up: when it is quiet, or when half of them are used up. A fork costs the guardian a
     /// copy of each page that it writes to next, which the forks of a batch share; and it takes processor
     /// time from a child that is on its way to its program.
     fn refill_is_due(&mut self, now: Time, waiting: usize, released: usize) -> bool {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failure_only_those_are_forked_that_somebody_waits_for() {
+    fn after_a_failure_only_those_are_forked_that_the_beam_waits_for() {
         let mut ahead = Ahead::new(8);
         ahead.failed(MS, libc::EAGAIN);
         assert!(ahead.batch(MS, 0, 0).is_empty());

@@ -1,7 +1,7 @@
 //! How much of the time reading output may take.
 //!
-//! Whoever prints without end would otherwise keep the guardian, and with it a processor, busy for as
-//! long as it pleases. It waits in its own `write` instead.
+//! A process that prints without end would otherwise keep the guardian, and with it a processor, busy. With
+//! this it waits in its own `write` instead.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Notes that reading took from `begun` to `ended`. True if that is enough for this period: nothing
-    /// is read until [`Budget::deadline`].
+    /// Adds that reading took from `begun` to `ended`. Returns true if that is enough for this period:
+    /// nothing is read until [`Budget::deadline`].
     pub fn spend(&mut self, begun: Time, ended: Time) -> bool {
         if begun >= self.begun + PERIOD {
             self.begun = begun;
@@ -35,12 +35,12 @@ impl Budget {
         enough
     }
 
-    /// When reading goes on, if it has to wait.
+    /// Returns when reading goes on, if it has to wait.
     pub fn deadline(&self) -> Option<Time> {
         self.rest_until
     }
 
-    /// True once, when the wait is over.
+    /// Returns true once, when the wait is over.
     pub fn resume(&mut self, now: Time) -> bool {
         let over = self.rest_until.is_some_and(|until| until <= now);
         if over {

@@ -13,69 +13,72 @@ pub struct Child {
     /// Its pid.
     pub pid: i32,
     /// How far it is.
-    pub state: State,
-    /// Whether somebody waits to hear that it is gone.
+    pub state: ChildState,
+    /// Whether the BEAM waits for its end.
     pub stopping: bool,
 }
 
 /// How far a child is.
 #[derive(Debug)]
-pub enum State {
-    /// Waits at the gate. From the given moment on nobody else can have its pid and start time; only
-    /// then is the BEAM told of it.
-    Newborn(Box<Identity>, Time),
-    /// Waits at the gate; the BEAM knows of it, and nobody has asked for it yet.
+pub enum ChildState {
+    /// It waits at the gate. From the given moment on no other process can have its pid and start time; only
+    /// then does the BEAM hear of it.
+    Unsettled(Box<Identity>, Time),
+    /// It waits at the gate; the BEAM knows of it, and has not assigned it yet.
     Ready,
-    /// Waits at the gate; what it will run is packed.
-    Assigned(Box<Plan>),
+    /// It waits at the gate; what it will run is packed.
+    Assigned(Box<Assignment>),
     /// The gate is open; whether the program runs is not known yet.
     Released,
     /// The program runs.
     Running,
-    /// Ended before it ran anything, or told to: the gate is closed.
+    /// It has ended before it ran anything, or is about to: the gate is closed.
     Discarded,
 }
 
 /// What is known of a child before it has a tree.
 #[derive(Debug)]
-pub struct Plan {
+pub struct Assignment {
     /// The worker.
     pub worker_id: Box<str>,
     /// How it is ended.
     pub policy: StopPolicy,
 }
 
-/// How many children are in what state. The loop asks at every turn.
+/// How many children are in which state: kept up to date, because the loop asks at every turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Wait at the gate for someone to ask for them, newborn ones included.
+    /// Those that wait at the gate and are not assigned, unsettled ones included.
     pub waiting: usize,
-    /// Are on their way from the gate to their program.
+    /// Those on their way from the gate to their program.
     pub released: usize,
-    /// Run their program, or may.
-    pub out: usize,
+    /// Those that run their program, or may.
+    pub started: usize,
 }
 
 impl Counts {
     fn of(child: &Child) -> Self {
         Self {
-            waiting: usize::from(matches!(child.state, State::Newborn(..) | State::Ready)),
-            released: usize::from(matches!(child.state, State::Released)),
-            out: usize::from(child.is_out()),
+            waiting: usize::from(matches!(
+                child.state,
+                ChildState::Unsettled(..) | ChildState::Ready
+            )),
+            released: usize::from(matches!(child.state, ChildState::Released)),
+            started: usize::from(child.may_run()),
         }
     }
 
     fn replace(&mut self, before: Self, after: Self) {
         self.waiting = self.waiting + after.waiting - before.waiting;
         self.released = self.released + after.released - before.released;
-        self.out = self.out + after.out - before.out;
+        self.started = self.started + after.started - before.started;
     }
 }
 
 impl Child {
-    /// Whether it may have executed its program.
-    pub fn is_out(&self) -> bool {
-        matches!(self.state, State::Released | State::Running)
+    /// Returns whether it may have executed its program.
+    pub fn may_run(&self) -> bool {
+        matches!(self.state, ChildState::Released | ChildState::Running)
     }
 }
 
@@ -87,56 +90,56 @@ pub struct Children {
     first_id: u64,
     last_id: u64,
     counts: Counts,
-    /// Newborns that the BEAM has not been told of, in the order of their forks.
-    newborn: Vec<u64>,
+    /// Unsettled children, of which the BEAM does not know yet, in the order of their forks.
+    unsettled: Vec<u64>,
 }
 
 impl Children {
-    /// Ids count up from here.
+    /// Returns no children yet, whose ids count up from here.
     pub fn counted_from(last_id: u64) -> Self {
         Self { first_id: last_id, last_id, ..Self::default() }
     }
 
-    /// The numbers before this one that have its lineage.
-    pub fn namesakes(&self, id: u64) -> impl Iterator<Item = u64> + use<> {
+    /// Returns the ids before this one that have its lineage.
+    pub fn same_lineage(&self, id: u64) -> impl Iterator<Item = u64> + use<> {
         let rounds = (id - self.first_id) / lineage::CHILDREN;
         (1..=rounds).map(move |round| id - round * lineage::CHILDREN)
     }
 
-    /// As if so many had been forked.
+    /// Counts as if so many had been forked.
     #[cfg(test)]
     pub fn skip(&mut self, count: u64) {
         self.last_id += count;
     }
 
-    /// A number that no child has had.
+    /// Returns an id that no child has had.
     pub fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
     }
 
-    /// One that was just forked, and who it is.
+    /// Adds a child that was just forked, with its identity.
     pub fn insert(&mut self, id: u64, pid: i32, identity: Identity, settled_at: Time) {
-        let state = State::Newborn(Box::new(identity), settled_at);
+        let state = ChildState::Unsettled(Box::new(identity), settled_at);
         let child = Child { pid, state, stopping: false };
         self.counts.replace(Counts::default(), Counts::of(&child));
         self.by_pid.insert(pid, id);
         self.by_id.insert(id, child);
-        self.newborn.push(id);
+        self.unsettled.push(id);
     }
 
-    /// Those that the BEAM may be told of by now, and who they are.
+    /// Returns the children that are settled by now, of which the BEAM may hear, with their identities.
     pub fn settle(&mut self, now: Time) -> Vec<(u64, i32, Identity)> {
         let mut settled = Vec::new();
-        let newborn = std::mem::take(&mut self.newborn);
-        for id in newborn {
+        let unsettled = std::mem::take(&mut self.unsettled);
+        for id in unsettled {
             match self.get(id).map(|child| (&child.state, child.pid)) {
-                Some((State::Newborn(_, at), _)) if *at > now => self.newborn.push(id),
-                Some((State::Newborn(identity, _), pid)) => {
-                    // It waits at its gate, unreaped, although its tick is over: nobody else was or will
-                    // be it.
+                Some((ChildState::Unsettled(_, at), _)) if *at > now => self.unsettled.push(id),
+                Some((ChildState::Unsettled(identity, _), pid)) => {
+                    // It waits at its gate, unreaped, and its tick is over: no other process had or will have
+                    // its pid and start time.
                     settled.push((id, pid, Identity { settled: true, ..(**identity).clone() }));
-                    self.set(id, State::Ready);
+                    self.set(id, ChildState::Ready);
                 }
                 _ => {}
             }
@@ -144,27 +147,27 @@ impl Children {
         settled
     }
 
-    /// When the next newborn is settled.
+    /// Returns when the next unsettled child is settled.
     pub fn deadline(&self) -> Option<Time> {
         let at = |id: &u64| match self.get(*id)?.state {
-            State::Newborn(_, at) => Some(at),
+            ChildState::Unsettled(_, at) => Some(at),
             _ => None,
         };
-        self.newborn.iter().filter_map(at).min()
+        self.unsettled.iter().filter_map(at).min()
     }
 
-    /// A child by its number.
+    /// Returns a child by its id.
     pub fn get(&self, id: u64) -> Option<&Child> {
         self.by_id.get(&id)
     }
 
-    /// The number of the child with this pid.
+    /// Returns the id of the child with this pid.
     pub fn id_of(&self, pid: i32) -> Option<u64> {
         self.by_pid.get(&pid).copied()
     }
 
-    /// It is in another state from now on. Returns the one before.
-    pub fn set(&mut self, id: u64, state: State) -> Option<State> {
+    /// Changes the state of a child. Returns the state before.
+    pub fn set(&mut self, id: u64, state: ChildState) -> Option<ChildState> {
         let child = self.by_id.get_mut(&id)?;
         let before = Counts::of(child);
         let last = std::mem::replace(&mut child.state, state);
@@ -172,14 +175,14 @@ impl Children {
         Some(last)
     }
 
-    /// Somebody waits to hear that it is gone.
+    /// Notes that the BEAM waits for the end of a child.
     pub fn set_stopping(&mut self, id: u64) {
         if let Some(child) = self.by_id.get_mut(&id) {
             child.stopping = true;
         }
     }
 
-    /// It has been reaped.
+    /// Removes a child that has been reaped.
     pub fn remove(&mut self, id: u64) -> Option<Child> {
         let child = self.by_id.remove(&id)?;
         self.counts.replace(Counts::of(&child), Counts::default());
@@ -187,17 +190,17 @@ impl Children {
         Some(child)
     }
 
-    /// Numbers of those of which `condition` is true.
+    /// Returns the ids of the children of which `condition` is true.
     pub fn ids(&self, condition: impl Fn(&Child) -> bool) -> Vec<u64> {
         self.by_id.iter().filter(|(_, child)| condition(child)).map(|(id, _)| *id).collect()
     }
 
-    /// The pids of all of them.
+    /// Returns the pids of all children.
     pub fn pids(&self) -> impl Iterator<Item = i32> {
         self.by_pid.keys().copied()
     }
 
-    /// How many are how far.
+    /// Returns how many children are in which state.
     pub fn counts(&self) -> Counts {
         self.counts
     }

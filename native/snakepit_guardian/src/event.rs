@@ -18,27 +18,27 @@ pub enum Event {
     Request(Request),
     /// The BEAM is gone.
     BeamGone {
-        /// What gave it away.
+        /// How it was noticed.
         by: &'static str,
         /// Milliseconds since the epoch, for people.
         at_ms: i64,
     },
-    /// A fork came to this. `asked`: somebody waits for it.
+    /// A fork has succeeded or failed.
     Forked {
         /// The child.
         id: u64,
         /// Whether the BEAM asked for one more than are kept ahead.
         asked: bool,
         /// Who it is, or the errno.
-        outcome: Result<Newborn, i32>,
+        outcome: Result<ForkedChild, i32>,
     },
     /// A fork was not tried, because one before it in the batch failed.
-    NotTried {
+    ForkNotTried {
         /// As for [`Event::Forked`].
         asked: bool,
     },
     /// What a child is to run could not be prepared.
-    NotPacked {
+    PackFailed {
         /// The child.
         id: u64,
         /// What failed.
@@ -46,15 +46,15 @@ pub enum Event {
         /// Why.
         errno: i32,
     },
-    /// What a released child said through its gate.
+    /// A released child has reported through its gate.
     Gate {
         /// The child.
         id: u64,
         /// Whether its program runs.
-        verdict: Verdict,
+        result: ExecResult,
     },
     /// This process has become the guardian's child by the death of its parent.
-    Adopted(Seen),
+    Adopted(Adoptee),
     /// A child has been reaped.
     Reaped {
         /// Its pid, which may be another's from now on.
@@ -62,13 +62,13 @@ pub enum Event {
         /// How it ended.
         exit: Exit,
     },
-    /// The guardian's own list of children was read to its end, after everything that was reaped. Those
-    /// in it that were not known have been told of by [`Event::Adopted`].
+    /// The guardian's own list of children was read to its end, after everything that was reaped. Each in it
+    /// that was not known came as [`Event::Adopted`].
     Listed,
     /// The list could not be read: who is there is not known.
-    NotListed,
+    ListFailed,
     /// What is below the roots of a tree, as far as it could be seen. Answers [`Action::Walk`].
-    Below {
+    Walked {
         /// The tree.
         tree: u64,
         /// What the walk was for.
@@ -84,7 +84,7 @@ pub enum Event {
         errno: i32,
     },
     /// The kernel says that there is no child at all, and so no descendant.
-    Alone,
+    NoChildren,
 }
 
 /// What is to be done, in this order.
@@ -104,14 +104,14 @@ pub enum Action {
         /// The child.
         id: u64,
     },
-    /// Prepare what a waiting child is to run. Answered by [`Event::NotPacked`] if it fails.
+    /// Prepare what a waiting child is to run. Answered by [`Event::PackFailed`] if it fails.
     Pack(Box<Spawn>),
     /// Open the gate, with what was packed.
     Release {
         /// The child.
         id: u64,
     },
-    /// Forget everything that is kept for a child; closes its gate.
+    /// Free everything that is held for a child, its gate included.
     Drop {
         /// The child.
         id: u64,
@@ -120,14 +120,14 @@ pub enum Action {
     Fork(Vec<(u64, bool)>),
     /// Send a signal.
     Signal {
-        /// To whom.
+        /// The process or group.
         target: Target,
-        /// What.
+        /// The signal.
         signal: Signal,
     },
     /// Read the list of children. Answered by [`Event::Adopted`]s and [`Event::Listed`].
     List,
-    /// Look at what is below these children. Answered by [`Event::Below`].
+    /// Find what is below these children. Answered by [`Event::Walked`].
     Walk {
         /// The tree.
         tree: u64,
@@ -136,14 +136,14 @@ pub enum Action {
         /// Unreaped children of the guardian.
         roots: Vec<i32>,
     },
-    /// Write down who was adopted, for the next start.
-    Note(Identity),
+    /// Record an adopted process, for the next start.
+    RecordAdopted(Identity),
     /// Everything has ended: write the obituary and end.
     Conclude(Box<Obituary>),
 }
 
-/// Whom a signal is for. All of them are children of the guardian that it has not reaped, whose pids
-/// cannot change hands; or were seen in the walk just before.
+/// The process or group that a signal is for: a child of the guardian that it has not reaped, whose pid
+/// cannot change hands, or a process of the walk just before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A child of the guardian, forked or adopted.
@@ -163,29 +163,29 @@ pub enum Purpose {
     Kill,
     /// SIGSTOP, until nobody new is found; then SIGKILL.
     Freeze,
-    /// Someone wants this signal sent to the tree.
+    /// This signal, for which the BEAM has asked.
     Send(Signal),
-    /// No signal: who is there when the BEAM is gone, for the obituary.
+    /// No signal: which processes there are when the BEAM is gone, for the obituary.
     Count,
 }
 
 /// A child that was just forked.
 #[derive(Clone, Debug)]
-pub struct Newborn {
+pub struct ForkedChild {
     /// Its pid.
     pub pid: i32,
     /// Who it is.
     pub identity: Identity,
-    /// From when on nobody else can have its pid and start time.
+    /// From when on no other process can have its pid and start time.
     pub settled_at: Time,
 }
 
-/// What a released child said through its gate.
+/// What a released child has reported through its gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ExecResult {
     /// Its program runs, or it was killed on its way there.
     Executed,
-    /// It could not.
+    /// It could not execute its program: this step failed, with this errno.
     Failed(Step, i32),
 }
 
@@ -204,9 +204,9 @@ pub struct Member {
     pub at_rest: bool,
 }
 
-/// A process that has become the guardian's child, and what tells whose it is.
+/// A process that has become the guardian's child, and what tells which tree it is of.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct Adoptee {
     /// Who it is.
     pub member: Member,
     /// Its session.
@@ -229,7 +229,7 @@ impl Actions {
         self.0.push_back(action);
     }
 
-    /// The next one.
+    /// Returns the next one.
     pub fn pop(&mut self) -> Option<Action> {
         self.0.pop_front()
     }

@@ -6,12 +6,12 @@
 //!
 //! | module | decides |
 //! |---|---|
-//! | [`event`] | the vocabulary: what can happen, and what can be done |
+//! | [`event`] | what can happen, and what can be done |
 //! | [`machine`] | which component an event is for, and in which order they act |
 //! | [`children`] | how far each forked child is, from the gate to its program |
-//! | [`trees`] | whose an adopted process is, and which tree has something to do |
+//! | [`trees`] | which tree an adopted process belongs to, and which tree has something to do |
 //! | [`tree`], [`phase`] | how one tree is ended, step by step |
-//! | [`ending`] | when everything has ended, and what is said of it |
+//! | [`shutdown`] | when everything has ended, and what the obituary says |
 //! | [`ahead`] | how many children are forked before they are asked for |
 //! | [`connections`] | which connection belongs to which token |
 //! | [`budget`] | how much of the time output may take |
@@ -20,10 +20,10 @@ pub mod ahead;
 pub mod budget;
 pub mod children;
 pub mod connections;
-pub mod ending;
 pub mod event;
 pub mod machine;
 pub mod phase;
+pub mod shutdown;
 pub mod tree;
 pub mod trees;
 

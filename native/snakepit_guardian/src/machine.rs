@@ -9,16 +9,16 @@ use snakepit_core::wire::{self, Exit, Hello, Request, Step};
 use tracing::{info, warn};
 
 use crate::ahead::Ahead;
-use crate::children::{Children, Plan, State};
-use crate::ending::{Mourning, StopAll};
-use crate::event::{Action, Actions, Event, Purpose, Target, Time, Verdict};
+use crate::children::{Assignment, ChildState, Children};
+use crate::event::{Action, Actions, Event, ExecResult, Purpose, Target, Time};
 use crate::phase::{GIVE_UP, PERIOD};
+use crate::shutdown::{Shutdown, StopAll};
 use crate::trees::{Death, Finished, Trees};
 
 /// How long after the list of children could not be read it is tried again.
-const BLIND_PAUSE: Duration = Duration::from_millis(50);
-/// What a grace period of any length is at the most: it is added to moments.
-const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
+const LIST_RETRY: Duration = Duration::from_millis(50);
+/// The longest grace period: it is added to moments.
+const MAX_GRACE: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// Everything that the guardian decides.
 #[derive(Debug)]
@@ -28,102 +28,107 @@ pub struct Machine {
     trees: Trees,
     ahead: Ahead,
     stop_all: Option<StopAll>,
-    mourning: Option<Mourning>,
+    shutdown: Option<Shutdown>,
     /// When the list of children is read although nothing has happened.
-    look_at: Option<Time>,
-    blind: bool,
+    list_at: Option<Time>,
+    list_failing: bool,
     done: bool,
     out: Actions,
 }
 
 impl Machine {
-    /// With nobody to look after.
+    /// Returns a machine without children.
     pub fn new(hello: Hello, run_id: RunId) -> Self {
-        let grace = Duration::from_millis(hello.grace_ms).min(LONGEST);
+        let grace = Duration::from_millis(hello.grace_ms).min(MAX_GRACE);
         Self {
             children: Children::counted_from(hello.first_id),
             trees: Trees::new(run_id, grace),
             ahead: Ahead::new(hello.ahead),
             stop_all: None,
-            mourning: None,
-            look_at: None,
-            blind: false,
+            shutdown: None,
+            list_at: None,
+            list_failing: false,
             done: false,
             out: Actions::default(),
             hello,
         }
     }
 
-    /// What is to be done next. Its answer, if it has one, comes before the next one is asked for; and
-    /// there is none left when a child is reaped, whose pid may be another's from then on.
+    /// Returns what is to be done next.
+    ///
+    /// Order: the event that answers an action comes before the next action is asked for; and no action is
+    /// left when a child is reaped, whose pid may be another's from then on.
     pub fn next_action(&mut self) -> Option<Action> {
         self.out.pop()
     }
 
-    /// Whether there is nothing left to guard.
+    /// Returns whether there is nothing left to guard.
     pub fn is_done(&self) -> bool {
         self.done
     }
 
-    /// Whether the BEAM is gone.
-    pub fn mourns(&self) -> bool {
-        self.mourning.is_some()
+    /// Returns whether the BEAM is gone.
+    pub fn beam_is_gone(&self) -> bool {
+        self.shutdown.is_some()
     }
 
-    /// Whether this pid is a child's that was forked or is known to be adopted.
+    /// Returns whether this pid is a child's that was forked or is known to be adopted.
     pub fn knows(&self, pid: i32) -> bool {
         self.children.id_of(pid).is_some() || self.trees.knows(pid)
     }
 
-    /// The child with this pid, if it has been released and has not said what came of that.
+    /// Returns the child with this pid, if it has been released and has not reported since.
     pub fn released(&self, pid: i32) -> Option<u64> {
         let id = self.children.id_of(pid)?;
-        self.children.get(id).filter(|child| matches!(child.state, State::Released)).map(|_| id)
+        self.children
+            .get(id)
+            .filter(|child| matches!(child.state, ChildState::Released))
+            .map(|_| id)
     }
 
-    /// Whether a child that was asked for has to be forked at once.
-    pub fn is_hurried(&self) -> bool {
-        self.ahead.is_wanted() && !self.mourns()
+    /// Returns whether a child that was asked for has to be forked at once.
+    pub fn must_fork_now(&self) -> bool {
+        self.ahead.is_wanted() && !self.beam_is_gone()
     }
 
-    /// When to call [`Machine::pass_time`] at the latest.
+    /// Returns when to call [`Machine::pass_time`] at the latest.
     pub fn deadline(&self) -> Option<Time> {
-        let own = [self.look_at, self.trees.deadline(), self.children.deadline()];
-        let fork = self.ahead.deadline().filter(|_| !self.mourns());
+        let own = [self.list_at, self.trees.deadline(), self.children.deadline()];
+        let fork = self.ahead.deadline().filter(|_| !self.beam_is_gone());
         own.into_iter().chain([fork]).flatten().min()
     }
 
-    /// To be called at every turn, after all events of it.
+    /// Does what is due. To be called at every turn, after all events of it.
     pub fn pass_time(&mut self, now: Time) {
         for (id, pid, identity) in self.children.settle(now) {
             let identity = ByteBuf::from(identity.encode());
             self.out.send(wire::Event::Ready { id, pid: pid.into(), identity });
         }
-        let due = self.look_at.is_some_and(|at| at <= now)
+        let due = self.list_at.is_some_and(|at| at <= now)
             || self.stop_all.as_ref().is_some_and(StopAll::is_over);
         if self.trees.wants_list(now) || due {
-            self.look_at = None;
+            self.list_at = None;
             self.out.push(Action::List);
         }
-        self.look_again_by(now + PERIOD);
+        self.list_again_by(now + PERIOD);
         self.fork_ahead(now);
     }
 
-    fn look_again_by(&mut self, at: Time) {
-        if self.trees.is_empty() && !self.mourns() {
-            self.look_at = None;
+    fn list_again_by(&mut self, at: Time) {
+        if self.trees.is_empty() && !self.beam_is_gone() {
+            self.list_at = None;
         } else {
-            self.look_at.get_or_insert(at);
+            self.list_at.get_or_insert(at);
         }
     }
 
     fn fork_ahead(&mut self, now: Time) {
-        if self.mourns() {
+        if self.beam_is_gone() {
             return;
         }
         let counts = self.children.counts();
         if self.ahead.recovered(counts.waiting) {
-            warn!("can fork again");
+            warn!("fork succeeds again");
         }
         let batch = self.ahead.batch(now, counts.waiting, counts.released);
         if !batch.is_empty() {
@@ -132,26 +137,26 @@ impl Machine {
         }
     }
 
-    /// The number of the next child: one whose lineage nobody has. That is shorter than the number, and
-    /// after many starts it comes to those that long-lived trees have.
+    /// Returns the id of the next child: one whose lineage no other has. A lineage has fewer bits than an id,
+    /// so after many starts it comes round to those of long-lived trees.
     fn next_id(&mut self) -> u64 {
         loop {
             let id = self.children.next_id();
-            let mut namesakes = self.children.namesakes(id);
-            if !namesakes.any(|id| self.children.get(id).is_some() || self.trees.contains(id)) {
+            let mut same_lineage = self.children.same_lineage(id);
+            if !same_lineage.any(|id| self.children.get(id).is_some() || self.trees.contains(id)) {
                 return id;
             }
         }
     }
 
-    /// Something has happened.
+    /// Decides what follows from an event.
     pub fn handle(&mut self, now: Time, event: Event) {
         match event {
-            Event::Request(request) => self.obey(now, request),
-            Event::BeamGone { by, at_ms } => self.mourn(now, by, at_ms),
-            Event::Forked { id, outcome: Ok(newborn), .. } => {
-                self.children.insert(id, newborn.pid, newborn.identity, newborn.settled_at);
-                if self.mourns() {
+            Event::Request(request) => self.handle_request(now, request),
+            Event::BeamGone { by, at_ms } => self.beam_gone(now, by, at_ms),
+            Event::Forked { id, outcome: Ok(child), .. } => {
+                self.children.insert(id, child.pid, child.identity, child.settled_at);
+                if self.beam_is_gone() {
                     self.discard(id);
                 }
             }
@@ -161,25 +166,27 @@ impl Machine {
                 }
                 if self.ahead.failed(now, errno) {
                     let why = std::io::Error::from_raw_os_error(errno);
-                    warn!("cannot fork: {why}; tried again, without a word, until it succeeds");
+                    warn!(
+                        "fork failed: {why}; it is tried again each second, without further lines"
+                    );
                 }
             }
             // The next turn tries again.
-            Event::NotTried { asked } => self.ahead.want(asked.into()),
-            Event::NotPacked { id, step, errno } => self.fail(id, step, errno),
-            Event::Gate { id, verdict } => self.hear_gate(id, verdict),
+            Event::ForkNotTried { asked } => self.ahead.want(asked.into()),
+            Event::PackFailed { id, step, errno } => self.fail(id, step, errno),
+            Event::Gate { id, result } => self.child_reported(id, result),
             Event::Adopted(seen) => {
                 if !self.knows(seen.member.pid) {
                     let owner = self.trees.adopt(seen, &mut self.out);
-                    // One that nobody claims may be the first of its kind.
-                    if self.mourns() && self.trees.is_running(owner) {
+                    // An unclaimed process may be the first of its tree.
+                    if self.beam_is_gone() && self.trees.is_running(owner) {
                         self.end_by_policy(now, owner);
                     }
                 }
             }
             Event::Reaped { pid, exit } => self.reaped(now, pid, exit),
             Event::Listed => {
-                self.blind = false;
+                self.list_failing = false;
                 let finished = self.trees.listed(now, &mut self.out);
                 for one in &finished {
                     self.finish(one);
@@ -187,46 +194,53 @@ impl Machine {
                 self.answer_stop_all();
                 self.conclude(now);
             }
-            Event::NotListed => {
-                if !std::mem::replace(&mut self.blind, true) {
-                    warn!("cannot read the list of children");
+            Event::ListFailed => {
+                if !std::mem::replace(&mut self.list_failing, true) {
+                    warn!(
+                        "cannot read the list of children in /proc; it is tried again until it succeeds"
+                    );
                 }
-                self.trees.not_listed(now, BLIND_PAUSE);
+                self.trees.not_listed(now, LIST_RETRY);
             }
-            Event::Below { tree, purpose: Purpose::Count, members } => {
-                if let Some(mourning) = &mut self.mourning {
+            Event::Walked { tree, purpose: Purpose::Count, members } => {
+                if let Some(shutdown) = &mut self.shutdown {
                     let below = members.iter().map(|member| member.pid);
-                    let (roots, worker_id) = (self.trees.left(tree), self.trees.worker_id(tree));
-                    mourning.count(worker_id, below.filter(|pid| !roots.contains(pid)));
+                    let (roots, worker_id) =
+                        (self.trees.roots_of(tree), self.trees.worker_id(tree));
+                    shutdown.add_descendants(worker_id, below.filter(|pid| !roots.contains(pid)));
                 }
             }
-            Event::Below { tree, purpose, members } => {
-                self.trees.below(now, tree, purpose, &members, &mut self.out);
+            Event::Walked { tree, purpose, members } => {
+                self.trees.walked(now, tree, purpose, &members, &mut self.out);
             }
             Event::Refused { pid, errno } => self.trees.refused(now, pid, errno),
-            Event::Alone => self.conclude_with(now, Vec::new()),
+            Event::NoChildren => self.conclude_with(now, Vec::new()),
         }
     }
 
-    fn obey(&mut self, now: Time, request: Request) {
+    fn handle_request(&mut self, now: Time, request: Request) {
         match request {
-            Request::Hello(_) => warn!("greeted twice"),
+            Request::Hello(_) => warn!("the BEAM sent a second Hello; it is ignored"),
             Request::Fork { count } => self.ahead.want(count),
             Request::Spawn(spawn) => {
-                self.ahead.put_off();
+                self.ahead.postpone_refill();
                 let id = spawn.id;
-                if !matches!(self.children.get(id).map(|child| &child.state), Some(State::Ready)) {
-                    warn!(id, "asked to run something in a child that does not wait for it");
+                if !matches!(
+                    self.children.get(id).map(|child| &child.state),
+                    Some(ChildState::Ready)
+                ) {
+                    warn!(id, "Spawn for a child that does not wait for it; it is ignored");
                     return;
                 }
                 let (worker_id, policy) = (spawn.worker_id.as_str().into(), spawn.stop);
-                self.children.set(id, State::Assigned(Box::new(Plan { worker_id, policy })));
+                self.children
+                    .set(id, ChildState::Assigned(Box::new(Assignment { worker_id, policy })));
                 self.out.push(Action::Pack(spawn));
             }
             Request::Release { id } => self.release(id),
             Request::Stop { id, signal, grace_ms } => {
                 let signal = Signal::from_number(signal.into()).unwrap_or(Signal::TERM);
-                self.stop(now, id, signal, Duration::from_millis(grace_ms).min(LONGEST));
+                self.stop(now, id, signal, Duration::from_millis(grace_ms).min(MAX_GRACE));
             }
             Request::Signal { id, signal, scope } => {
                 if let Ok(signal) = Signal::from_number(signal.into()) {
@@ -234,7 +248,7 @@ impl Machine {
                 }
             }
             Request::StopAll { grace_ms, strict } => {
-                let grace = Duration::from_millis(grace_ms).min(LONGEST);
+                let grace = Duration::from_millis(grace_ms).min(MAX_GRACE);
                 let ids = self.trees.ids();
                 self.stop_all.get_or_insert_default().add(ids.iter().copied());
                 for id in ids {
@@ -249,7 +263,7 @@ impl Machine {
             Request::Info => {
                 let counts = self.children.counts();
                 self.out.send(wire::Event::Info {
-                    children: counts.out as u64,
+                    children: counts.started as u64,
                     ahead: counts.waiting as u64,
                     adopted: self.trees.adopted() as u64,
                 });
@@ -261,43 +275,44 @@ impl Machine {
         let Some(child) = self.children.get(id) else { return };
         let pid = child.pid;
         match child.state {
-            State::Assigned(_) => {}
-            // Being ended, and whoever asks has not heard of it yet.
-            State::Discarded => {
+            ChildState::Assigned(_) => {}
+            // It is being ended, and the BEAM has not heard of that yet.
+            ChildState::Discarded => {
                 let (step, errno) = (Step::Fork, libc::ESRCH);
                 self.out.send(wire::Event::Failed { id, step, errno });
                 return;
             }
             _ => {
-                warn!(id, "asked to release a child that does not wait for it");
+                warn!(id, "Release of a child that is not assigned; it is ignored");
                 return;
             }
         }
-        if let Some(State::Assigned(plan)) = self.children.set(id, State::Released) {
-            self.trees.plant(id, pid, plan.worker_id, plan.policy);
+        if let Some(ChildState::Assigned(assignment)) = self.children.set(id, ChildState::Released)
+        {
+            self.trees.insert(id, pid, assignment.worker_id, assignment.policy);
         }
         self.out.push(Action::Release { id });
     }
 
-    fn hear_gate(&mut self, id: u64, verdict: Verdict) {
-        if !matches!(self.children.get(id).map(|child| &child.state), Some(State::Released)) {
+    fn child_reported(&mut self, id: u64, result: ExecResult) {
+        if !matches!(self.children.get(id).map(|child| &child.state), Some(ChildState::Released)) {
             return;
         }
-        match verdict {
-            Verdict::Executed => {
-                self.children.set(id, State::Running);
+        match result {
+            ExecResult::Executed => {
+                self.children.set(id, ChildState::Running);
                 self.out.send(wire::Event::Started { id });
             }
-            Verdict::Failed(step, errno) => self.fail(id, step, errno),
+            ExecResult::Failed(step, errno) => self.fail(id, step, errno),
         }
     }
 
-    /// The child is told to go and the BEAM that it did not run.
+    /// Ends a child that did not run, and reports that.
     fn fail(&mut self, id: u64, step: Step, errno: i32) {
         if self.trees.contains(id) && !self.trees.is_running(id) {
             self.children.set_stopping(id);
         }
-        self.trees.uproot(id);
+        self.trees.discard(id);
         self.discard(id);
         self.out.send(wire::Event::Failed { id, step, errno });
     }
@@ -305,7 +320,7 @@ impl Machine {
     /// Ends a child that has not run anything. Its gate closes; the signal is for one that is stopped.
     fn discard(&mut self, id: u64) {
         let Some(pid) = self.children.get(id).map(|child| child.pid) else { return };
-        self.children.set(id, State::Discarded);
+        self.children.set(id, ChildState::Discarded);
         self.out.push(Action::Drop { id });
         self.out.signal(Target::Child(pid), Signal::KILL);
     }
@@ -321,19 +336,19 @@ impl Machine {
         }
     }
 
-    fn mourn(&mut self, now: Time, by: &'static str, at_ms: i64) {
-        if self.mourns() {
+    fn beam_gone(&mut self, now: Time, by: &'static str, at_ms: i64) {
+        if self.beam_is_gone() {
             return;
         }
-        info!(by, beam = self.hello.beam_pid, "the BEAM is gone");
-        self.mourning = Some(Mourning::new(now, by, at_ms));
-        for id in self.children.ids(|child| !child.is_out()) {
+        info!(by, beam = self.hello.beam_pid, "the BEAM is gone; all its processes are ended");
+        self.shutdown = Some(Shutdown::new(now, by, at_ms));
+        for id in self.children.ids(|child| !child.may_run()) {
             self.discard(id);
         }
         // Order: counted before they are asked, each tree by itself so that the first does not wait for the
         // last to be counted.
         for id in self.trees.ids() {
-            let (tree, purpose, roots) = (id, Purpose::Count, self.trees.left(id));
+            let (tree, purpose, roots) = (id, Purpose::Count, self.trees.roots_of(id));
             self.out.push(Action::Walk { tree, purpose, roots });
             if self.trees.is_running(id) {
                 self.end_by_policy(now, id);
@@ -342,30 +357,30 @@ impl Machine {
     }
 
     fn end_by_policy(&mut self, now: Time, id: u64) {
-        let grace = Duration::from_millis(self.hello.grace_ms).min(LONGEST);
+        let grace = Duration::from_millis(self.hello.grace_ms).min(MAX_GRACE);
         self.trees.stop_by_policy(now, id, grace, false, &mut self.out);
     }
 
     fn reaped(&mut self, now: Time, pid: i32, exit: Exit) {
         let Some(id) = self.children.id_of(pid) else {
             let death = self.trees.member_reaped(now, pid, &exit);
-            self.note(now, pid, death);
+            self.record_death(now, pid, death);
             return;
         };
         let Some(child) = self.children.remove(id) else { return };
         let death = self.trees.leader_reaped(now, id, &exit);
-        self.note(now, pid, death);
+        self.record_death(now, pid, death);
         match child.state {
-            State::Running | State::Released => {
+            ChildState::Running | ChildState::Released => {
                 self.out.push(Action::SendExited { id, exit });
                 return;
             }
             // It never ran. If it was asked to stop, that is done.
-            State::Discarded => {
+            ChildState::Discarded => {
                 let announced = child.stopping;
                 self.finish(&Finished { id, killed: 0, survivors: Vec::new(), announced });
             }
-            // Ended at the gate by someone else.
+            // Another process has killed it at the gate.
             _ => {
                 let (step, errno) = (Step::Fork, libc::ECHILD);
                 self.out.send(wire::Event::Failed { id, step, errno });
@@ -374,13 +389,13 @@ impl Machine {
         self.out.push(Action::Drop { id });
     }
 
-    fn note(&mut self, now: Time, pid: i32, death: Option<Death>) {
+    fn record_death(&mut self, now: Time, pid: i32, death: Option<Death>) {
         let Some(death) = death else { return };
         if let Some(stop_all) = &mut self.stop_all {
-            stop_all.note(&death);
+            stop_all.record_death(&death);
         }
-        if let Some(mourning) = &mut self.mourning {
-            mourning.note(now, pid, &death);
+        if let Some(shutdown) = &mut self.shutdown {
+            shutdown.record_death(now, pid, &death);
         }
     }
 
@@ -395,18 +410,18 @@ impl Machine {
         }
     }
 
-    /// Order: after the list was read, so that those who will not go are named as they are now.
+    /// Order: after the list was read, so that survivors are named as they are now.
     fn answer_stop_all(&mut self) {
         let Some(stop_all) = self.stop_all.take_if(|stop_all| stop_all.is_over()) else { return };
-        let answer = stop_all.answer(|id| self.trees.left(id));
+        let answer = stop_all.answer(|id| self.trees.roots_of(id));
         self.out.send(answer);
     }
 
-    /// Whether everything has been tried to end all, and time has come to say who is left: those that are
-    /// in the list now, all of whom are known.
+    /// Concludes, if everything has been tried to end all: survivors are those that are in the list now, all
+    /// of which are known.
     fn conclude(&mut self, now: Time) {
-        let Some(mourning) = &self.mourning else { return };
-        let waited = now >= mourning.since + GIVE_UP;
+        let Some(shutdown) = &self.shutdown else { return };
+        let waited = now >= shutdown.since + GIVE_UP;
         if waited && self.trees.only_survivors_left() {
             let mut left: Vec<i64> = self.children.pids().map(i64::from).collect();
             left.extend(self.trees.roots().into_iter().map(i64::from));
@@ -417,9 +432,9 @@ impl Machine {
     }
 
     fn conclude_with(&mut self, now: Time, survivors: Vec<i64>) {
-        let Some(mourning) = self.mourning.take() else { return };
+        let Some(shutdown) = self.shutdown.take() else { return };
         let (run_id, beam_pid) = (self.hello.run_id.clone(), self.hello.beam_pid);
-        let obituary = mourning.obituary(now, run_id, beam_pid, survivors);
+        let obituary = shutdown.obituary(now, run_id, beam_pid, survivors);
         self.done = true;
         self.out.push(Action::Conclude(Box::new(obituary)));
     }
@@ -432,7 +447,7 @@ mod tests {
     use snakepit_core::{Identity, Pid};
 
     use super::*;
-    use crate::event::Newborn;
+    use crate::event::ForkedChild;
 
     fn forked(machine: &mut Machine) -> Vec<u64> {
         let mut ids = Vec::new();
@@ -458,8 +473,8 @@ mod tests {
             handle: None,
             uid: None,
         };
-        let newborn = Newborn { pid, identity, settled_at: now };
-        machine.handle(now, Event::Forked { id, asked: true, outcome: Ok(newborn) });
+        let child = ForkedChild { pid, identity, settled_at: now };
+        machine.handle(now, Event::Forked { id, asked: true, outcome: Ok(child) });
         machine.pass_time(now);
         machine.handle(
             now,

@@ -3,7 +3,7 @@
 //! ```text
 //!  beam.smp ──── port: frames of MessagePack ────▶ snakepit_guardian ── fork ──▶ child at its gate
 //!     │                                             one thread, one loop            │ release
-//!     └── connections through the door ───────────▶ handed on to the child          ▼
+//!     └── connections to the listener ────────────▶ handed on to the child          ▼
 //!                                                                                 program
 //! ```
 //!
@@ -13,9 +13,9 @@
 //!    die with the guardian, and waits at its gate, a socket pair. The BEAM learns pid and identity.
 //! 2. **Assigned**. The BEAM says what it is to run; streams and image are packed.
 //! 3. **Released**. The BEAM has recorded the pid. What was packed goes through the gate; the child
-//!    becomes what it was asked to be and executes the program. Its end of the gate closes with that,
-//!    or carries the step that failed and why.
-//! 4. **Running**, until it is reaped. Its exit is reported at once, whoever still holds its output.
+//!    sets itself up and executes the program. Its end of the gate closes with that, or carries the
+//!    step that failed and why.
+//! 4. **Running**, until it is reaped. Its exit is reported at once, even if others still hold its output.
 //! 5. **Lingering**, until nothing that descends from it is left.
 //!
 //! If the BEAM dies, its end of the port closes and its pidfd fires: everything is asked to end, then
@@ -32,6 +32,6 @@ fn main() -> std::process::ExitCode {
 
 #[cfg(not(target_os = "linux"))]
 fn main() -> std::process::ExitCode {
-    eprintln!("snakepit_guardian: this system has no guardian yet");
+    eprintln!("snakepit_guardian: only Linux has a guardian; Snakepit cannot start here");
     std::process::ExitCode::FAILURE
 }

@@ -8,16 +8,16 @@ use snakepit_core::wire::KillMode;
 
 use crate::event::{Member, Time};
 
-/// How long after the group those are asked that left it: most trees are gone by then, and do not have
-/// to be looked at one by one.
+/// How long after the group the processes are asked that left it: most trees are gone by then, and need no
+/// walk.
 pub const ASK_REST_AFTER: Duration = Duration::from_millis(20);
 /// How long the kernel may take to carry out SIGKILL before what is left counts as surviving.
 pub const GIVE_UP: Duration = Duration::from_secs(10);
 /// How long those are waited for that may not be signalled.
 pub const REFUSED_GIVE_UP: Duration = Duration::from_secs(1);
-/// How long after SIGKILL what is left is looked at, at first; twice as long each time.
-pub const CHASE: Duration = Duration::from_millis(10);
-/// How often at least.
+/// How long after SIGKILL the first walk looks for what is left; twice as long each time.
+pub const FIRST_RETRY: Duration = Duration::from_millis(10);
+/// The longest time between two of these.
 pub const PERIOD: Duration = Duration::from_secs(1);
 /// In how many rounds of killing a tree that does not fork all the time is gone.
 const ROUNDS: u32 = 2;
@@ -27,13 +27,13 @@ const MAX_PASSES: u32 = 100;
 /// How far the end of a tree is.
 #[derive(Debug)]
 pub enum Phase {
-    /// Nobody has asked it to end, and its leader runs.
+    /// It has not been asked to end, and its leader runs.
     Running,
-    /// It has had its stop signal.
+    /// It was sent its stop signal.
     Asked(Box<Asked>),
     /// It is being killed.
     Killing(Box<Killing>),
-    /// It cannot be killed, and the BEAM has been told so.
+    /// It cannot be killed, and the BEAM knows that.
     Survived,
 }
 
@@ -63,7 +63,7 @@ pub struct Asked {
 pub struct Killing {
     /// Since when.
     pub since: Time,
-    /// How many times there was somebody new to kill.
+    /// How many times there was a new process to kill.
     pub rounds: u32,
     /// When to look at what is left.
     pub next: Time,
@@ -108,47 +108,47 @@ impl Asked {
         self.walk_at.get_or_insert(now);
     }
 
-    /// Whether one that was just found, adopted or by a walk, is to be asked.
+    /// Returns whether a process that was just found, adopted or by a walk, is to be asked.
     ///
-    /// One that was started after the others were asked, by somebody who tidies up, is not: it has the rest
-    /// of the grace period. In doubt, in the tick in which the others were asked, it is: those that tidy up
-    /// are nearly always in the group that has had the signal, and are not concerned by that.
-    pub fn concerns(&self, leader: i32, member: &Member) -> bool {
-        let young = member.started.is_some_and(|started| started > self.at);
+    /// One that was started after the others were asked, by a process that cleans up, is not: it has the rest
+    /// of the grace period. In doubt, in the tick in which the others were asked, it is: those that clean up
+    /// are nearly always in the group that has had the signal, and are not asked again.
+    pub fn should_ask(&self, leader: i32, member: &Member) -> bool {
+        let started_later = member.started.is_some_and(|started| started > self.at);
         let same = |start: &u64| *start == member.start || *start == 0 || member.start == 0;
         let had_it = (self.group && member.group == leader)
             || self.reached.get(&member.pid).is_some_and(same);
-        !young && !had_it
+        !started_later && !had_it
     }
 }
 
 impl Killing {
-    /// From now on.
+    /// Begins now.
     pub fn new(now: Time) -> Self {
         Self {
             since: now,
             rounds: 0,
-            next: now + CHASE,
-            pause: CHASE,
+            next: now + FIRST_RETRY,
+            pause: FIRST_RETRY,
             freeze: None,
             refused: HashSet::new(),
             last_try: false,
         }
     }
 
-    /// When to give up on these roots.
+    /// Returns when to give up on these roots.
     pub fn give_up_at(&self, roots: &[i32]) -> Time {
         let all_refused = !roots.is_empty() && roots.iter().all(|pid| self.refused.contains(pid));
         self.since + if all_refused { REFUSED_GIVE_UP } else { GIVE_UP }
     }
 
-    /// Somebody new was there to be killed. True if that has happened too often.
+    /// Counts a new process to kill. Returns whether that has happened too often.
     pub fn another_round(&mut self) -> bool {
         self.rounds += 1;
         self.rounds > ROUNDS
     }
 
-    /// Everyone was killed, or looked at; the next look is later than the last was.
+    /// Sets the time of the next walk: later than the last was.
     pub fn wait(&mut self, now: Time) {
         self.next = now + self.pause;
         self.pause = (2 * self.pause).min(PERIOD);
@@ -156,8 +156,8 @@ impl Killing {
 }
 
 impl Freeze {
-    /// Whom to stop of those that a pass has found; `None` if all of them are at rest and none is new, or
-    /// there have been too many passes.
+    /// Returns which of those that a pass has found to stop; `None` if all of them are at rest and none is new,
+    /// or there have been too many passes.
     pub fn pass(&mut self, members: &[Member]) -> Option<Vec<i32>> {
         self.passes += 1;
         let mut stop = Vec::new();
@@ -193,17 +193,17 @@ mod tests {
     fn one_that_may_have_been_there_is_asked_and_a_later_one_is_not() {
         let asked = asked_at(Duration::from_millis(1004));
         // Its start is rounded down: it began between 1000 and 1010.
-        assert!(asked.concerns(LEADER, &member(11, 1000)));
-        assert!(!asked.concerns(LEADER, &member(11, 1010)));
+        assert!(asked.should_ask(LEADER, &member(11, 1000)));
+        assert!(!asked.should_ask(LEADER, &member(11, 1010)));
     }
 
     #[test]
     fn one_in_the_group_that_was_asked_or_that_was_reached_is_not_asked_again() {
         let mut asked = asked_at(Duration::from_millis(1004));
-        assert!(!asked.concerns(LEADER, &member(LEADER, 1000)));
+        assert!(!asked.should_ask(LEADER, &member(LEADER, 1000)));
         asked.reached.insert(11, 100);
-        assert!(!asked.concerns(LEADER, &member(11, 1000)));
+        assert!(!asked.should_ask(LEADER, &member(11, 1000)));
         // Another with the same pid.
-        assert!(asked.concerns(LEADER, &member(11, 900)));
+        assert!(asked.should_ask(LEADER, &member(11, 900)));
     }
 }

@@ -3,13 +3,13 @@
 //! ```text
 //!  Running ──stop, or the leader ends──▶ Asked ──grace period over──▶ Killing ──gives up──▶ Survived
 //!                                          │                            │                     │
-//!                                          └────── nobody is left ──────┴─────────────────────┘
+//!                                          └───── no process is left ────┴─────────────────────┘
 //! ```
 //!
 //! The stop signal goes to everyone once: to the leader's group, to adopted members, and, a moment later,
-//! to what else is below them. SIGKILL then goes to the group and to adopted members. Whoever is killed
-//! hands its children up to the guardian, which kills those, and so on. If that goes on for more than two
-//! rounds somebody forks faster than it is killed: then everyone is stopped before anyone is killed.
+//! to what else is below them. SIGKILL then goes to the group and to adopted members. The children of a killed
+//! process become the guardian's, which kills those, and so on. If that goes on for more than two rounds,
+//! a process forks faster than it is killed: then everyone is stopped before anyone is killed.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use snakepit_core::wire::{KillMode, Scope, StopPolicy};
 use tracing::{debug, warn};
 
 use crate::event::{Action, Actions, Member, Purpose, Target, Time};
-use crate::phase::{ASK_REST_AFTER, Asked, CHASE, Killing, PERIOD, Phase};
+use crate::phase::{ASK_REST_AFTER, Asked, FIRST_RETRY, Killing, PERIOD, Phase};
 
 /// A process that became the guardian's child.
 #[derive(Debug)]
 pub struct Adopted {
-    /// The tree that it is of.
+    /// Its tree.
     pub owner: u64,
     /// Who it is.
     pub member: Member,
-    /// Whether it has had the stop signal, or is not to have it.
+    /// Whether it has received the stop signal, or is not to receive it.
     pub asked: bool,
-    /// Whether it has had SIGKILL.
+    /// Whether it was sent SIGKILL.
     pub killed: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Of a child that is released.
+    /// Returns the tree of a child that is released.
     pub fn new(leader: i32, worker_id: Box<str>, policy: StopPolicy) -> Self {
         Self {
             leader,
@@ -82,38 +82,38 @@ impl Tree {
         }
     }
 
-    /// Of adopted processes without a leader that anybody knows.
+    /// Returns a tree of adopted processes whose leader is not known.
     pub fn without_leader() -> Self {
         let tree = Self::new(0, Box::default(), StopPolicy::default());
         Self { leader_is_there: false, announced: false, ..tree }
     }
 
-    /// Whether nobody is left. True only of what the list of children said last.
+    /// Returns whether no process is left, as of the last reading of the list of children.
     pub fn is_gone(&self) -> bool {
         !self.leader_is_there && self.members.is_empty()
     }
 
-    /// The unreaped children of the guardian that everything else is below of.
+    /// Returns the unreaped children of the guardian that everything else is below of.
     pub fn roots(&self) -> Vec<i32> {
         let leader = self.leader_is_there.then_some(self.leader);
         leader.into_iter().chain(self.members.iter().copied()).collect()
     }
 
-    /// One has ended of a tree that had been given up: what kept it may have passed. The BEAM has had its
-    /// answer.
-    pub fn take_heart(&mut self, now: Time) {
+    /// Kills again, if the tree had been given up, because one of its processes has ended: what kept the others
+    /// may have passed. The BEAM has had its answer.
+    pub fn resume_killing(&mut self, now: Time) {
         if matches!(self.phase, Phase::Survived) {
             self.phase = Phase::Killing(Box::new(Killing::new(now)));
             self.announced = false;
         }
     }
 
-    /// The grace period for its policy.
+    /// Returns the grace period of its policy.
     pub fn grace(&self, default: Duration) -> Duration {
         self.policy.grace_ms.map_or(default, Duration::from_millis)
     }
 
-    /// The signal for its policy.
+    /// Returns the signal of its policy.
     pub fn signal(&self) -> Signal {
         Signal::from_number(self.policy.signal.into()).unwrap_or(Signal::TERM)
     }
@@ -134,7 +134,7 @@ impl Tree {
             Phase::Asked(asked) => {
                 kill_at = kill_at.min(asked.kill_at);
                 asked.kill_at = kill_at;
-                // Who asks again with the same signal wants it to be quicker.
+                // To ask again with the same signal means to shorten the grace period.
                 if asked.signal == signal || signal == Signal::KILL || asked.leader_ended {
                     return;
                 }
@@ -153,7 +153,7 @@ impl Tree {
         }
     }
 
-    /// The first to be asked, by its mode; the others are when the leader is gone.
+    /// Asks the leader or its group, by the mode; the others are asked when the leader is gone.
     fn ask_first(&mut self, now: Time, adopted: &mut Adoptions, out: &mut Actions) {
         let (mode, leader) = (self.policy.mode, self.leader);
         let Phase::Asked(asked) = &mut self.phase else { return };
@@ -178,7 +178,7 @@ impl Tree {
         }
     }
 
-    /// What it has to do now. Its timer says when the next time is.
+    /// Does what is due, and sets the timer for the next time.
     pub fn advance(&mut self, id: u64, now: Time, adopted: &mut Adoptions, out: &mut Actions) {
         if matches!(&self.phase, Phase::Asked(asked) if asked.kill_at <= now) {
             if self.leader_is_there {
@@ -188,8 +188,8 @@ impl Tree {
         }
         match &self.phase {
             Phase::Running => {}
-            Phase::Asked(_) => self.ask_on(id, now, adopted, out),
-            Phase::Killing(_) => self.kill_on(id, now, adopted, out),
+            Phase::Asked(_) => self.ask_rest(id, now, adopted, out),
+            Phase::Killing(_) => self.kill_rest(id, now, adopted, out),
             // Whatever kept them may have passed.
             Phase::Survived => {
                 self.kill_roots(out);
@@ -199,7 +199,7 @@ impl Tree {
     }
 
     /// Asks those that have not been asked, if it is their turn.
-    fn ask_on(&mut self, id: u64, now: Time, adopted: &mut Adoptions, out: &mut Actions) {
+    fn ask_rest(&mut self, id: u64, now: Time, adopted: &mut Adoptions, out: &mut Actions) {
         let roots = self.roots();
         let Phase::Asked(asked) = &mut self.phase else { return };
         if asked.everyone {
@@ -220,8 +220,8 @@ impl Tree {
         self.timer = Some(asked.walk_at.unwrap_or(asked.kill_at).min(asked.kill_at));
     }
 
-    /// Kills those that have come to light since, or stops everyone if that goes on for too long.
-    fn kill_on(&mut self, id: u64, now: Time, adopted: &mut Adoptions, out: &mut Actions) {
+    /// Kills those that were adopted since, or stops everyone if that goes on for too long.
+    fn kill_rest(&mut self, id: u64, now: Time, adopted: &mut Adoptions, out: &mut Actions) {
         let is_new = |pid: &i32| adopted.get(pid).is_some_and(|one| !one.killed);
         let new = self.members.iter().any(is_new);
         let roots = self.roots();
@@ -251,8 +251,8 @@ impl Tree {
         }
     }
 
-    /// What a walk has found.
-    pub fn below(
+    /// Signals what a walk has found.
+    pub fn walked(
         &mut self,
         now: Time,
         purpose: Purpose,
@@ -266,7 +266,7 @@ impl Tree {
                 for member in members {
                     // An adopted one may have been in the leader's group when it was adopted, and have
                     // left it before the group was asked: this is where its group is known as it is.
-                    if member.pid != leader && asked.concerns(leader, member) {
+                    if member.pid != leader && asked.should_ask(leader, member) {
                         asked.reached.insert(member.pid, member.start);
                         request(Target::Member(member.pid), asked.signal, out);
                     }
@@ -283,14 +283,14 @@ impl Tree {
                     killing.freeze = Some(freeze);
                     killing.next = now;
                 } else {
-                    debug!(members = members.len(), "all were stopped, and are killed");
+                    debug!(members = members.len(), "SIGKILL to a tree that was stopped first");
                     signal_all(members, Signal::KILL, out);
                     for member in members {
                         if let Some(one) = adopted.get_mut(&member.pid) {
                             one.killed = true;
                         }
                     }
-                    // One that slips through begins anew, with a walk.
+                    // One that escapes is looked for again, with a walk.
                     killing.rounds = 1;
                     killing.wait(now);
                 }
@@ -315,18 +315,19 @@ impl Tree {
         }
     }
 
-    /// The kernel does not let the guardian signal this one of it.
+    /// Records that the kernel does not let the guardian signal this process.
     pub fn refused(&mut self, now: Time, pid: i32, errno: i32) {
         let roots = self.roots();
         let Phase::Killing(killing) = &mut self.phase else { return };
         if killing.refused.insert(pid) {
-            warn!(pid, worker = %self.worker_id, "the kernel refuses SIGKILL: errno {errno}");
+            let why = std::io::Error::from_raw_os_error(errno);
+            warn!(pid, worker = %self.worker_id, "SIGKILL is refused: {why}; a user with the right to must kill it");
         }
         self.timer = Some(killing.give_up_at(&roots).min(killing.next).max(now));
     }
 
-    /// Whether it is time to give up: then it is from now on looked at once a second.
-    pub fn gives_up(&mut self, now: Time, out: &mut Actions) -> bool {
+    /// Gives up if it is time to, and returns whether it did: from then on the tree is killed once a second.
+    pub fn try_giving_up(&mut self, now: Time, out: &mut Actions) -> bool {
         let roots = self.roots();
         let Phase::Killing(killing) = &mut self.phase else { return false };
         if now < killing.give_up_at(&roots) {
@@ -334,17 +335,17 @@ impl Tree {
         }
         if !std::mem::replace(&mut killing.last_try, true) {
             self.kill_roots(out);
-            self.timer = Some(now + CHASE);
+            self.timer = Some(now + FIRST_RETRY);
             return false;
         }
-        warn!(worker = %self.worker_id, pids = ?roots, "cannot be ended; tried again each second");
+        warn!(worker = %self.worker_id, pids = ?roots, "these processes do not end after SIGKILL; it is sent again each second");
         self.phase = Phase::Survived;
         self.timer = Some(now + PERIOD);
         true
     }
 }
 
-/// The signal, and SIGCONT: a stopped process acts on nothing but SIGKILL until it is continued.
+/// Sends the signal, and SIGCONT: a stopped process acts on nothing but SIGKILL until it is continued.
 fn request(target: Target, signal: Signal, out: &mut Actions) {
     out.signal(target, signal);
     if signal != Signal::KILL && signal != Signal::STOP {

@@ -1,13 +1,13 @@
 //! All trees, and the adopted processes in them.
 //!
-//! The guardian is a subreaper: whoever below it loses its parent becomes its child. The kernel hands the
-//! children of a dying process over before it tells of the death, and takes a child out of the guardian's
+//! The guardian is a subreaper: a process below it that loses its parent becomes its child. The kernel hands the
+//! children of a dying process over before it reports the death, and takes a child out of the guardian's
 //! list only when the guardian waits for it. So once a death has been reaped, whatever the dead process
 //! has left behind is in the list or below something that is, and a tree of which nobody is in the list
 //! is gone.
 //!
-//! Whose an adopted process is says the lineage that it inherited, which neither `setsid` nor an emptied
-//! environment removes, and failing that its markers, session or group.
+//! Which tree an adopted process is of shows in the lineage that it inherited, which neither `setsid` nor an
+//! emptied environment removes, and failing that in its markers, session or group.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -18,14 +18,14 @@ use snakepit_core::run_id::RunId;
 use snakepit_core::wire::{Exit, Scope, StopPolicy};
 use tracing::info;
 
-use crate::event::{Action, Actions, Member, Purpose, Seen, Time};
+use crate::event::{Action, Actions, Adoptee, Member, Purpose, Time};
 use crate::phase::{Asked, Phase};
 use crate::tree::{Adopted, Adoptions, Tree};
 
-/// The tree of those that nobody's lineage, marker, session or group claims. No child has this number.
-pub const NOBODY: u64 = 0;
+/// The tree of processes that have no known lineage, marker, session or group. No child has this id.
+pub const UNCLAIMED: u64 = 0;
 
-/// A tree that has come to its end, or will not.
+/// A tree that is gone, or was given up.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finished {
     /// The child's number.
@@ -38,7 +38,7 @@ pub struct Finished {
     pub announced: bool,
 }
 
-/// Whose a reaped process was.
+/// A reaped process, and the tree that it was of.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Death {
     /// The tree.
@@ -63,21 +63,21 @@ pub struct Trees {
 }
 
 impl Trees {
-    /// None yet. `default_grace` is for those that have none of their own.
+    /// Returns no trees yet. `default_grace` is for those that have none of their own.
     pub fn new(run_id: RunId, default_grace: Duration) -> Self {
         let (by_id, adopted, lineages) = Default::default();
         let (timers, touched) = Default::default();
         Self { run_id, default_grace, by_id, adopted, lineages, timers, touched }
     }
 
-    /// A child may execute its program from now on.
-    pub fn plant(&mut self, id: u64, leader: i32, worker_id: Box<str>, policy: StopPolicy) {
+    /// Adds the tree of a child that may execute its program from now on.
+    pub fn insert(&mut self, id: u64, leader: i32, worker_id: Box<str>, policy: StopPolicy) {
         self.lineages.insert(Lineage::new(self.run_id, id).child, id);
         self.by_id.insert(id, Tree::new(leader, worker_id, policy));
     }
 
-    /// A child did not execute its program: there is no tree.
-    pub fn uproot(&mut self, id: u64) {
+    /// Removes the tree of a child that did not execute its program.
+    pub fn discard(&mut self, id: u64) {
         self.remove(id);
     }
 
@@ -118,39 +118,39 @@ impl Trees {
         self.by_id.is_empty()
     }
 
-    /// Those of a tree that was given up.
+    /// Returns the survivors of a tree that was given up.
     pub fn survivors(&self, id: u64) -> Option<Finished> {
         let tree = self.by_id.get(&id).filter(|tree| matches!(tree.phase, Phase::Survived))?;
         let announced = tree.announced;
         Some(Finished { id, killed: tree.killed, survivors: tree.roots(), announced })
     }
 
-    /// The guardian's children in a tree, which may be gone.
-    pub fn left(&self, id: u64) -> Vec<i32> {
+    /// Returns the guardian's children in a tree, which may be gone.
+    pub fn roots_of(&self, id: u64) -> Vec<i32> {
         self.by_id.get(&id).map(Tree::roots).unwrap_or_default()
     }
 
-    /// The worker of a tree.
+    /// Returns the worker of a tree.
     pub fn worker_id(&self, id: u64) -> &str {
         self.by_id.get(&id).map_or("", |tree| &tree.worker_id)
     }
 
-    /// Whether each tree that is left was given up.
+    /// Returns whether each tree that is left was given up.
     pub fn only_survivors_left(&self) -> bool {
         self.by_id.values().all(|tree| matches!(tree.phase, Phase::Survived))
     }
 
-    /// The guardian's children in all trees.
+    /// Returns the guardian's children in all trees.
     pub fn roots(&self) -> Vec<i32> {
         self.by_id.values().flat_map(Tree::roots).collect()
     }
 
-    /// When the next tree has something to do.
+    /// Returns when the next tree has something to do.
     pub fn deadline(&self) -> Option<Time> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Whether the list of children is to be read: something ended, or has something to do.
+    /// Returns whether the list of children is to be read: a tree has lost a process, or has something to do.
     pub fn wants_list(&mut self, now: Time) -> bool {
         while let Some((at, id)) = self.timers.first().copied() {
             if at > now {
@@ -162,7 +162,7 @@ impl Trees {
         !self.touched.is_empty()
     }
 
-    /// Has a tree do something. Its timer is armed afterwards.
+    /// Calls `act` with a tree, and arms its timer afterwards.
     fn with<R>(&mut self, id: u64, act: impl FnOnce(&mut Tree, &mut Adoptions) -> R) -> Option<R> {
         let tree = self.by_id.get_mut(&id)?;
         let result = act(tree, &mut self.adopted);
@@ -184,23 +184,22 @@ impl Trees {
         }
     }
 
-    /// A process has become the guardian's child. Returns whose it is.
-    pub fn adopt(&mut self, seen: Seen, out: &mut Actions) -> u64 {
-        let pid = seen.member.pid;
-        let owner = self.owner_of(&seen).unwrap_or(NOBODY);
+    /// Adds a process that has become the guardian's child. Returns its tree.
+    pub fn adopt(&mut self, adoptee: Adoptee, out: &mut Actions) -> u64 {
+        let pid = adoptee.member.pid;
+        let owner = self.owner_of(&adoptee).unwrap_or(UNCLAIMED);
         let tree = self.by_id.entry(owner).or_insert_with(Tree::without_leader);
         let asked = match &tree.phase {
-            Phase::Asked(asked) => !asked.concerns(tree.leader, &seen.member),
+            Phase::Asked(asked) => !asked.should_ask(tree.leader, &adoptee.member),
             _ => false,
         };
         tree.members.push(pid);
         let doomed = matches!(tree.phase, Phase::Killing(_) | Phase::Survived);
-        self.adopted.insert(pid, Adopted { owner, member: seen.member, asked, killed: false });
-        // Order: known before it is written down, which may take a while. One that is being killed is not
-        // worth it.
-        if let Some(identity) = seen.identity.filter(|_| !doomed) {
-            info!(pid, child = owner, "adopted");
-            out.push(Action::Note(identity));
+        self.adopted.insert(pid, Adopted { owner, member: adoptee.member, asked, killed: false });
+        // Order: added before it is recorded, which may take a while. One that is being killed is not recorded.
+        if let Some(identity) = adoptee.identity.filter(|_| !doomed) {
+            info!(pid, child = owner, "adopted a process whose parent has ended");
+            out.push(Action::RecordAdopted(identity));
         }
         if !self.is_running(owner) {
             self.touch(owner);
@@ -208,21 +207,22 @@ impl Trees {
         owner
     }
 
-    /// Whether nobody has asked this tree to end.
+    /// Returns whether this tree has not been asked to end.
     pub fn is_running(&self, id: u64) -> bool {
         matches!(self.by_id.get(&id).map(|tree| &tree.phase), Some(Phase::Running))
     }
 
-    fn owner_of(&self, seen: &Seen) -> Option<u64> {
-        if let Some(lineage) = seen.lineage.filter(|lineage| lineage.run_id == self.run_id) {
+    fn owner_of(&self, adoptee: &Adoptee) -> Option<u64> {
+        if let Some(lineage) = adoptee.lineage.filter(|lineage| lineage.run_id == self.run_id) {
             return self.lineages.get(&lineage.child).copied();
         }
-        // Not the worker's id, which the next one of that name has too.
-        if let Some(child) = seen.child.filter(|child| self.by_id.contains_key(child)) {
+        // Not the worker's id, which the next worker of that name has too.
+        if let Some(child) = adoptee.child.filter(|child| self.by_id.contains_key(child)) {
             return Some(child);
         }
         let of = |tree: &Tree| {
-            tree.leader != 0 && (seen.session == tree.leader || seen.member.group == tree.leader)
+            tree.leader != 0
+                && (adoptee.session == tree.leader || adoptee.member.group == tree.leader)
         };
         self.by_id.iter().find(|(_, tree)| of(tree)).map(|(id, _)| *id)
     }
@@ -240,7 +240,7 @@ impl Trees {
                 tree.phase = Phase::Asked(Box::new(asked));
             }
             Phase::Asked(asked) => asked.leader_has_ended(now, mode),
-            Phase::Killing(_) | Phase::Survived => tree.take_heart(now),
+            Phase::Killing(_) | Phase::Survived => tree.resume_killing(now),
         }
         let worker_id = tree.worker_id.to_string();
         self.touch(id);
@@ -255,8 +255,8 @@ impl Trees {
         tree.members.retain(|member| *member != pid);
         let killed = died_of_kill(exit) && matches!(tree.phase, Phase::Killing(_));
         tree.killed += u64::from(killed);
-        tree.take_heart(now);
-        // Its children are the guardian's from now on. A tree that ends wants to know at once.
+        tree.resume_killing(now);
+        // Its children are the guardian's from now on. In a tree that ends they are signalled at once.
         let worker_id = tree.worker_id.to_string();
         if !matches!(tree.phase, Phase::Running) || tree.is_gone() {
             self.touch(id);
@@ -274,7 +274,7 @@ impl Trees {
         });
     }
 
-    /// As its policy has it. `strict` is a grace period for all.
+    /// Ends a tree by its policy; with `strict`, with this grace period for all.
     pub fn stop_by_policy(
         &mut self,
         now: Time,
@@ -288,8 +288,8 @@ impl Trees {
         self.stop(now, id, signal, if strict { grace } else { own }, out);
     }
 
-    /// The list of children was read after everything that was reaped. Trees that are gone are returned,
-    /// and those that will not go.
+    /// Returns the trees that are gone, and those that were given up, now that the list of children was read
+    /// after everything that was reaped.
     pub fn listed(&mut self, now: Time, out: &mut Actions) -> Vec<Finished> {
         let mut finished = Vec::new();
         for id in std::mem::take(&mut self.touched) {
@@ -304,7 +304,7 @@ impl Trees {
             }
             let gave_up = self.with(id, |tree, adopted| {
                 tree.advance(id, now, adopted, out);
-                tree.gives_up(now, out)
+                tree.try_giving_up(now, out)
             });
             if gave_up == Some(true) {
                 finished.extend(self.survivors(id));
@@ -313,7 +313,7 @@ impl Trees {
         finished
     }
 
-    /// Nobody could be seen. The time in which that is so counts for nobody.
+    /// Tries again later: the list could not be read. The time in which that is so counts for no tree.
     pub fn not_listed(&mut self, now: Time, pause: Duration) {
         for id in std::mem::take(&mut self.touched) {
             self.with(id, |tree, _| {
@@ -326,8 +326,8 @@ impl Trees {
         }
     }
 
-    /// What a walk has found.
-    pub fn below(
+    /// Signals what a walk has found.
+    pub fn walked(
         &mut self,
         now: Time,
         id: u64,
@@ -335,7 +335,7 @@ impl Trees {
         members: &[Member],
         out: &mut Actions,
     ) {
-        self.with(id, |tree, adopted| tree.below(now, purpose, members, adopted, out));
+        self.with(id, |tree, adopted| tree.walked(now, purpose, members, adopted, out));
     }
 
     /// Sends a signal to a child, its group or its tree.
@@ -345,7 +345,7 @@ impl Trees {
         }
     }
 
-    /// The kernel does not let the guardian signal this process.
+    /// Records that the kernel does not let the guardian signal this process.
     pub fn refused(&mut self, now: Time, pid: i32, errno: i32) {
         let leads = |tree: &Tree| tree.leader_is_there && tree.leader == pid;
         let leader = || self.by_id.iter().find(|(_, tree)| leads(tree)).map(|(id, _)| *id);

@@ -1,8 +1,8 @@
 //! The guardian's decisions on a model of a kernel: processes that fork, daemonise, ignore, hide, refuse,
 //! hang, and die at any step; pids that come back soon; lists that grow while they are read.
 //!
-//! Two promises are checked at every step: nobody is signalled that the guardian did not start, and
-//! nothing is said to be gone, or left behind, that is still there.
+//! Two promises are checked at every step: no process is signalled that the guardian did not start, and
+//! no process is reported as gone, or left behind, that is still there.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::cast_possible_truncation)]
 
 mod model;
@@ -20,14 +20,14 @@ use snakepit_guardian::Event;
 
 /// How many steps all cases together have, on average, unless the environment says otherwise.
 const STEPS: u32 = 1_000_000;
-const LONGEST: u32 = 200;
+const MAX_GRACE: u32 = 200;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Turn,
     Wait(u8),
-    /// So much time that the guardian looks who has come to it.
-    Look,
+    /// So much time that the guardian lists its children.
+    List,
     Start(Kind, Mode),
     /// A process of the guardian's does something.
     Act(u8, Act),
@@ -36,7 +36,7 @@ enum Step {
     Kill(u8),
     Signal(u8),
     StopAll(bool),
-    Blind(bool),
+    ListFails(bool),
     BeamGone,
 }
 
@@ -94,7 +94,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<u8>().prop_map(Step::Kill),
         1 => any::<u8>().prop_map(Step::Signal),
         1 => any::<bool>().prop_map(Step::StopAll),
-        1 => any::<bool>().prop_map(Step::Blind),
+        1 => any::<bool>().prop_map(Step::ListFails),
     ]
 }
 
@@ -112,7 +112,7 @@ fn take(shell: &mut Shell, step: Step) {
     match step {
         Step::Turn => shell.turn(),
         Step::Wait(ms) => shell.kernel.now += Duration::from_millis(ms.into()),
-        Step::Look => {
+        Step::List => {
             shell.kernel.now += Duration::from_secs(1);
             shell.turn();
         }
@@ -136,7 +136,7 @@ fn take(shell: &mut Shell, step: Step) {
                 .kernel
                 .living()
                 .filter(|(_, one)| one.state == State::Alive && !one.nature.stuck)
-                .filter(|(pid, _)| is_out(shell, *pid))
+                .filter(|(pid, _)| may_run(shell, *pid))
                 .map(|(pid, _)| pid)
                 .collect();
             if let Some(pid) = pick(&running, which) {
@@ -167,13 +167,13 @@ fn take(shell: &mut Shell, step: Step) {
             shell.scope.get_or_insert_default().extend(ids);
             shell.request(Request::StopAll { grace_ms: 100, strict });
         }
-        Step::Blind(blind) => shell.blind = blind,
-        Step::BeamGone => shell.tell(Event::BeamGone { by: "port", at_ms: 0 }),
+        Step::ListFails(fails) => shell.list_fails = fails,
+        Step::BeamGone => shell.dispatch(Event::BeamGone { by: "port", at_ms: 0 }),
     }
 }
 
 /// Whether a process is of a child that has been released.
-fn is_out(shell: &Shell, pid: i32) -> bool {
+fn may_run(shell: &Shell, pid: i32) -> bool {
     let process = &shell.kernel.processes[&pid];
     let Some(id) = process.tree else { return false };
     // A leader has its session's number; whoever else there is descends from one that ran.
@@ -222,7 +222,7 @@ fn release(kernel: &mut Kernel) {
     }
 }
 
-/// Somebody else's process, which takes a pid that may have been ours, or gives one back.
+/// Another program's process, which takes a pid that may have been ours, or frees one.
 fn bystander(kernel: &mut Kernel, which: u8) {
     let others: Vec<i32> = kernel
         .processes
@@ -282,11 +282,11 @@ fn run(seed: u64, forgetful: bool, steps: &[Step]) {
             return;
         }
     }
-    // Everyone who waits is answered, and in the end the guardian leaves nothing that can be ended.
-    shell.blind = false;
+    // Every request is answered, and in the end the guardian leaves nothing that can be ended.
+    shell.list_fails = false;
     if shell.scope.is_some() {
         let answered = run_until(&mut shell, |shell| shell.scope.is_none());
-        assert!(answered, "who waits for the end of all is not answered: {:?}", shell.machine);
+        assert!(answered, "StopAll is not answered: {:?}", shell.machine);
     }
     take(&mut shell, Step::BeamGone);
     run_until(&mut shell, |shell| shell.concluded.is_some());
@@ -312,30 +312,30 @@ fn orderly_step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Turn),
         // Far less than the grace period, which the guardian sleeps through otherwise.
         1 => (0..8_u8).prop_map(Step::Wait),
-        1 => Just(Step::Look),
+        1 => Just(Step::List),
         3 => (any::<u8>(), act).prop_map(|(pick, act)| Step::Act(pick, act)),
     ]
 }
 
-/// What one that is being asked may still be about: to leave its group, or to end.
+/// What a process that is being asked may still do: leave its group, or end.
 fn leaving_step() -> impl Strategy<Value = Step> {
     let act = prop_oneof![Just(Act::Setsid), Just(Act::Exit)];
     (any::<u8>(), act).prop_map(|(pick, act)| Step::Act(pick, act))
 }
 
-/// A tree that ends when it is asked to, and has its grace period: nobody of it has to be killed.
+/// A tree that ends when it is asked to, and has its grace period: no process of it has to be killed.
 fn run_orderly(seed: u64, steps: &[Step], later: &[Step]) {
     let mut shell = Shell::new(seed);
     run_until(&mut shell, |shell| !shell.ready.is_empty());
     shell.start(KillMode::Tree, Nature { reaps: seed % 2 == 0, ..Nature::default() });
     let Some((id, leader)) = shell.out.iter().next().map(|(id, pid)| (*id, *pid)) else { return };
-    run_until(&mut shell, |shell| shell.out.values().all(|pid| is_out(shell, *pid)));
+    run_until(&mut shell, |shell| shell.out.values().all(|pid| may_run(shell, *pid)));
     for step in steps {
-        // The end of the leader is the end of all: whoever is started after that is not asked, and the
+        // The end of the leader is the end of all: a process that is started after that is not asked, and the
         // grace period has begun.
         let ending =
             shell.kernel.processes.get(&leader).is_none_or(|one| one.state != State::Alive);
-        if !(ending && matches!(step, Step::Look | Step::Act(_, Act::Fork | Act::Daemonise))) {
+        if !(ending && matches!(step, Step::List | Step::Act(_, Act::Fork | Act::Daemonise))) {
             take(&mut shell, *step);
         }
     }
@@ -355,7 +355,7 @@ fn run_orderly(seed: u64, steps: &[Step], later: &[Step]) {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 2 * setting("SNAKEPIT_SIMULATION_STEPS", STEPS) / LONGEST,
+        cases: 2 * setting("SNAKEPIT_SIMULATION_STEPS", STEPS) / MAX_GRACE,
         // The same each time, unless somebody wants to see others.
         rng_seed: RngSeed::Fixed(setting("SNAKEPIT_SIMULATION_SEED", 1)),
         failure_persistence: None,
@@ -364,15 +364,15 @@ proptest! {
     })]
 
     #[test]
-    fn nothing_is_left_and_nobody_else_is_touched(
+    fn nothing_is_left_and_no_other_process_is_signalled(
         seed in any::<u64>(),
         forgetful in any::<bool>(),
-        steps in vec(step(), 1..LONGEST as usize),
+        steps in vec(step(), 1..MAX_GRACE as usize),
     ) {
         run(seed, forgetful, &steps);
     }
     #[test]
-    fn who_would_end_when_asked_is_asked(
+    fn a_process_that_would_end_when_asked_is_asked(
         seed in any::<u64>(),
         steps in vec(orderly_step(), 1..20),
         later in vec(leaving_step(), 0..3),

@@ -19,6 +19,13 @@ struct StandingTerm {
     remote: Option<String>,
 }
 
+/// `Snakepit.Native.directory_list/1`. OTP takes an error of `readdir(3)` for the end of the directory; this does not.
+#[rustler::nif(schedule = "DirtyIo")]
+fn directory_list(path: Bytes) -> Answer<Vec<Bytes>> {
+    let names = directory::list(&as_path(path))?;
+    Ok(names.into_iter().map(|name| Bytes(name.into_vec())).collect())
+}
+
 /// `Snakepit.Native.directory_make/1`: with those above it.
 #[rustler::nif(schedule = "DirtyIo")]
 fn directory_make(path: Bytes) -> Answer<()> {
@@ -34,7 +41,7 @@ fn directory_claim(path: Bytes) -> Answer<()> {
 /// `Snakepit.Native.directory_look/2`.
 #[rustler::nif(schedule = "DirtyIo")]
 fn directory_look(path: Bytes, follows: bool) -> Answer<StandingTerm> {
-    let standing = directory::look(&as_path(path), follows)?;
+    let standing = directory::inspect(&as_path(path), follows)?;
     Ok(StandingTerm {
         owner: standing.owner,
         user: standing.user,

@@ -6,13 +6,13 @@ use rustler::env::{OwnedEnv, SavedTerm};
 use rustler::{
     Atom, Binary, Encoder, Env, LocalPid, NifMap, NifUnitEnum, Resource, ResourceArc, Term,
 };
-use snakepit_core::identity::Scope;
+use snakepit_core::dead_runs::{CleanupReport, DeadRun, RunCleanup};
+use snakepit_core::identity::Origin;
 use snakepit_core::journal::{Contents, Journal};
 use snakepit_core::lock::Lock;
 use snakepit_core::obituary::{Ended, Obituary};
 use snakepit_core::queue::Queue;
-use snakepit_core::reap::{DeadRun, Reaped, Report};
-use snakepit_core::run::Member;
+use snakepit_core::run::RunMember;
 use snakepit_core::run_id::RunId;
 use snakepit_core::{Error, Identity};
 
@@ -106,7 +106,7 @@ impl Encoder for ContentsTerm {
 }
 
 #[derive(NifUnitEnum)]
-pub enum ScopeTerm {
+pub enum OriginTerm {
     Here,
     OtherBoot,
     OtherNamespace,
@@ -114,14 +114,14 @@ pub enum ScopeTerm {
     Unknown,
 }
 
-impl From<Scope> for ScopeTerm {
-    fn from(scope: Scope) -> Self {
-        match scope {
-            Scope::Here => Self::Here,
-            Scope::OtherBoot => Self::OtherBoot,
-            Scope::OtherNamespace => Self::OtherNamespace,
-            Scope::Elsewhere => Self::Elsewhere,
-            Scope::Unknown => Self::Unknown,
+impl From<Origin> for OriginTerm {
+    fn from(origin: Origin) -> Self {
+        match origin {
+            Origin::Here => Self::Here,
+            Origin::OtherBoot => Self::OtherBoot,
+            Origin::OtherNamespace => Self::OtherNamespace,
+            Origin::Elsewhere => Self::Elsewhere,
+            Origin::Unknown => Self::Unknown,
         }
     }
 }
@@ -143,26 +143,26 @@ impl DeadRunTerm<'_> {
     }
 }
 
-/// `%{runs: [reaped], strays: reaped}`.
-pub struct ReapReportTerm(pub Report);
+/// `%{runs: [cleanup], strays: cleanup}`.
+pub struct CleanupReportTerm(pub CleanupReport);
 
-impl Encoder for ReapReportTerm {
+impl Encoder for CleanupReportTerm {
     fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
-        let runs: Vec<_> = self.0.runs.iter().map(|run| reaped(env, run)).collect();
+        let runs: Vec<_> = self.0.runs.iter().map(|run| cleanup(env, run)).collect();
         let pairs =
-            [(atoms::runs(), runs.encode(env)), (atoms::strays(), reaped(env, &self.0.strays))];
+            [(atoms::runs(), runs.encode(env)), (atoms::strays(), cleanup(env, &self.0.strays))];
         map(env, &pairs)
     }
 }
 
-fn reaped<'a>(env: Env<'a>, reaped: &Reaped) -> Term<'a> {
-    let survivors: Vec<_> = reaped.survivors.iter().cloned().map(ProcessTerm).collect();
-    let doubtful: Vec<_> = reaped.ambiguous.iter().cloned().map(ProcessTerm).collect();
+fn cleanup<'a>(env: Env<'a>, cleanup: &RunCleanup) -> Term<'a> {
+    let survivors: Vec<_> = cleanup.survivors.iter().cloned().map(ProcessTerm).collect();
+    let doubtful: Vec<_> = cleanup.ambiguous.iter().cloned().map(ProcessTerm).collect();
     let pairs = [
-        (atoms::found(), reaped.found.encode(env)),
-        (atoms::stopped(), reaped.stopped.encode(env)),
-        (atoms::killed(), reaped.killed.encode(env)),
-        (atoms::ambiguous(), reaped.ambiguous.len().encode(env)),
+        (atoms::found(), cleanup.found.encode(env)),
+        (atoms::stopped(), cleanup.stopped.encode(env)),
+        (atoms::killed(), cleanup.killed.encode(env)),
+        (atoms::ambiguous(), cleanup.ambiguous.len().encode(env)),
         (atoms::doubtful(), doubtful.encode(env)),
         (atoms::survivors(), survivors.encode(env)),
     ];
@@ -170,7 +170,7 @@ fn reaped<'a>(env: Env<'a>, reaped: &Reaped) -> Term<'a> {
 }
 
 /// `%{os_pid: pid, identity: identity, worker_id: id | nil}`.
-pub struct MemberTerm(pub Member);
+pub struct MemberTerm(pub RunMember);
 
 impl Encoder for MemberTerm {
     fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {

@@ -1,4 +1,13 @@
-//! The BEAM's door into `snakepit_core`: decode, call, encode. Nothing else lives here.
+//! The NIFs: decode, call `snakepit_core`, encode. Nothing else lives here.
+//!
+//! | module | has the NIFs of |
+//! |---|---|
+//! | this one | processes, groups, runs, and the guardian's frames |
+//! | `ledger` | the files of a run |
+//! | `directory` | the data directory |
+//! | `self_test` | what this place allows |
+//!
+//! `terms`, `ledger_terms` and `wire_terms` encode and decode.
 //!
 //! What takes one or two system calls runs on a normal scheduler. What reads the process table or
 //! waits runs on a dirty I/O scheduler: it sleeps in the kernel most of the time.
@@ -7,6 +16,7 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod directory;
+mod ledger;
 mod ledger_terms;
 mod self_test;
 mod terms;
@@ -18,29 +28,23 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rustler::{Atom, Binary, Env, ResourceArc, Term};
+use rustler::{Atom, Binary, Term};
 use snakepit_core::account;
+use snakepit_core::dead_runs::{self, Search};
 use snakepit_core::group;
-use snakepit_core::journal::{self, Journal};
-use snakepit_core::lock::Lock;
 use snakepit_core::marker::{self, Owner};
 use snakepit_core::process::{self, Found};
-use snakepit_core::reap::{self, Search};
 use snakepit_core::run::{self, Users};
 use snakepit_core::run_id::RunId;
-use snakepit_core::run_state::RunState;
 use snakepit_core::stop::{self, Plan};
 use snakepit_core::table::{Columns, Entry};
 use snakepit_core::wire::{self, Request};
-use snakepit_core::{Error, Pid, Process, Signal, adopted, guardian, identity, obituary, protect};
+use snakepit_core::{Error, Pid, Process, Signal, guardian, identity, protect};
 
-use ledger_terms::{
-    ContentsTerm, DeadRunTerm, JournalResource, LockResource, MemberTerm, ObituaryTerm,
-    ReapReportTerm, ScopeTerm, TurnTerm,
-};
+use ledger_terms::{CleanupReportTerm, DeadRunTerm, MemberTerm, OriginTerm};
 use terms::{
     Bytes, DeliveryTerm, ErrorTerm, GroupTerm, IdentityTerm, InfoTerm, Items, OutcomeTerm, PidTerm,
-    ProcessTerm, RecordTerm, RunReportTerm, RunStateTerm, SealTerm, SignalTerm,
+    ProcessTerm, SignalTerm, StopReportTerm,
 };
 use wire_terms::{EventTerm, RequestTerm};
 
@@ -63,12 +67,6 @@ fn run_id_valid(id: Binary) -> bool {
 fn run_id_extract(arguments: Items<Binary>) -> Option<String> {
     let id = RunId::from_arguments(arguments.0.iter().map(Binary::as_slice))?;
     Some(id.to_string())
-}
-
-/// `Snakepit.Native.run_state_valid_transition/2`.
-#[rustler::nif]
-fn run_state_valid_transition(from: RunStateTerm, to: RunStateTerm) -> bool {
-    RunState::from(from).may_become(to.into())
 }
 
 /// `Snakepit.Native.marker_environment/3`.
@@ -183,9 +181,9 @@ fn run_stop(
     any_user: bool,
     grace_ms: u64,
     kill_wait_ms: u64,
-) -> Answer<RunReportTerm> {
+) -> Answer<StopReportTerm> {
     let plan = plan(SignalTerm(Signal::TERM), grace_ms, kill_wait_ms);
-    Ok(RunReportTerm(run::stop(parse_run_id(run_id)?, users(any_user), &plan)?))
+    Ok(StopReportTerm(run::stop(parse_run_id(run_id)?, users(any_user), &plan)?))
 }
 
 /// `Snakepit.Native.run_sweep/4`. Waits.
@@ -195,11 +193,11 @@ fn run_sweep(
     identities: Items<IdentityTerm>,
     grace_ms: u64,
     kill_wait_ms: u64,
-) -> Answer<RunReportTerm> {
-    // What is damaged names nobody.
-    let noted = identities.0.iter().filter_map(|one| one.identity().ok()).collect();
+) -> Answer<StopReportTerm> {
+    // A damaged identity names nobody.
+    let recorded = identities.0.iter().filter_map(|one| one.identity().ok()).collect();
     let plan = plan(SignalTerm(Signal::TERM), grace_ms, kill_wait_ms);
-    Ok(RunReportTerm(run::sweep(parse_run_id(run_id)?, noted, &plan)?))
+    Ok(StopReportTerm(run::sweep(parse_run_id(run_id)?, recorded, &plan)?))
 }
 
 /// `Snakepit.Native.guardian_find/2`: the guardian of this run, if it is the process of this identity.
@@ -229,122 +227,10 @@ fn guardian_environment() -> Vec<(&'static str, String)> {
     identity::life_variable().into_iter().collect()
 }
 
-/// `Snakepit.Native.record_seal/1`: version and checksum for a record.
-#[rustler::nif]
-fn record_seal(record: RecordTerm) -> SealTerm {
-    record.seal()
-}
-
-/// `Snakepit.Native.record_check/1`. Takes any term: a damaged ledger holds anything.
-#[rustler::nif]
-fn record_check(sealed: Term) -> Result<RecordTerm, Atom> {
-    terms::check_record(sealed)
-}
-
 /// `Snakepit.Native.identity_scope/1`: whether its pid means anything here.
 #[rustler::nif]
-fn identity_scope(identity: IdentityTerm) -> Answer<ScopeTerm> {
-    Ok(identity.identity()?.scope()?.into())
-}
-
-/// `Snakepit.Native.lock_take/1`: `nil` if someone else has it. Opens a file.
-#[rustler::nif(schedule = "DirtyIo")]
-fn lock_take(path: Bytes) -> Answer<Option<ResourceArc<LockResource>>> {
-    Ok(Lock::take(&as_path(path))?.map(LockResource::new))
-}
-
-/// `Snakepit.Native.lock_release/1`. As for `journal_close/1`.
-#[rustler::nif(schedule = "DirtyIo")]
-fn lock_release(lock: ResourceArc<LockResource>) -> Atom {
-    lock.release();
-    rustler::types::atom::ok()
-}
-
-/// `Snakepit.Native.journal_open/2`. Opens a file.
-#[rustler::nif(schedule = "DirtyIo")]
-fn journal_open(path: Bytes, max_bytes: u64) -> Answer<ResourceArc<JournalResource>> {
-    Ok(ResourceArc::new(JournalResource::new(Journal::open(&as_path(path), max_bytes)?)))
-}
-
-/// `Snakepit.Native.journal_append/3`. Never waits for the disk: appends at once what goes to memory, and
-/// otherwise leaves it to `journal_write/1`, which sends `{tag, answer}`.
-#[rustler::nif]
-fn journal_append(
-    env: Env,
-    journal: ResourceArc<JournalResource>,
-    content: Binary,
-    tag: Term,
-) -> Answer<TurnTerm> {
-    match journal.journal.append_at_once(&content) {
-        Some(appended) => Ok(appended.map(|()| TurnTerm::Appended)?),
-        None => Ok(journal.enqueue(env.pid(), tag, &content)),
-    }
-}
-
-/// `Snakepit.Native.journal_note/2`: whether it will be written together with the next entry, or is.
-#[rustler::nif]
-fn journal_note(journal: ResourceArc<JournalResource>, content: Binary) -> bool {
-    let appended = journal.journal.append_at_once(&content);
-    appended.map_or_else(|| journal.queue.note(&content), |appended| appended.is_ok())
-}
-
-/// `Snakepit.Native.journal_write/1`: what waits in the queue. Waits for the disk.
-#[rustler::nif(schedule = "DirtyIo")]
-fn journal_write(env: Env, journal: ResourceArc<JournalResource>) -> Atom {
-    journal.write_all(env);
-    rustler::types::atom::ok()
-}
-
-/// `Snakepit.Native.journal_sync/1`. Waits for the disk.
-#[rustler::nif(schedule = "DirtyIo")]
-fn journal_sync(journal: ResourceArc<JournalResource>) -> Answer<()> {
-    Ok(journal.journal.sync()?)
-}
-
-/// `Snakepit.Native.journal_empty/1`.
-#[rustler::nif]
-fn journal_empty(journal: ResourceArc<JournalResource>) -> bool {
-    journal.journal.length() == 0 && journal.queue.is_empty()
-}
-
-/// `Snakepit.Native.journal_rotate/2`. Renames files.
-#[rustler::nif(schedule = "DirtyIo")]
-fn journal_rotate(journal: ResourceArc<JournalResource>, aside: Bytes) -> Answer<()> {
-    Ok(journal.journal.rotate(&as_path(aside))?)
-}
-
-/// `Snakepit.Native.journal_close/1`. The last to close a file that was deleted frees its blocks.
-#[rustler::nif(schedule = "DirtyIo")]
-fn journal_close(journal: ResourceArc<JournalResource>) -> Atom {
-    journal.journal.close();
-    rustler::types::atom::ok()
-}
-
-/// `Snakepit.Native.directory_list/1`. Unlike OTP's, which takes the error of a `readdir` for its end.
-#[rustler::nif(schedule = "DirtyIo")]
-fn directory_list(path: Bytes) -> Answer<Vec<Bytes>> {
-    let names = std::fs::read_dir(as_path(path)).and_then(|entries| {
-        entries.map(|entry| Ok(Bytes(entry?.file_name().into_vec()))).collect()
-    });
-    Ok(names.map_err(|error| Error::io("directory", &error))?)
-}
-
-/// `Snakepit.Native.journal_read/1`. Reads a file.
-#[rustler::nif(schedule = "DirtyIo")]
-fn journal_read(path: Bytes) -> Answer<ContentsTerm> {
-    Ok(ContentsTerm(journal::read(&as_path(path))?))
-}
-
-/// `Snakepit.Native.adopted_read/1`: what a dead run's guardian had adopted. Reads a file.
-#[rustler::nif(schedule = "DirtyIo")]
-fn adopted_read(directory: Bytes) -> Answer<Vec<ProcessTerm>> {
-    Ok(adopted::read(&as_path(directory))?.into_iter().map(ProcessTerm).collect())
-}
-
-/// `Snakepit.Native.obituary_read/1`. Reads a file.
-#[rustler::nif(schedule = "DirtyIo")]
-fn obituary_read(directory: Bytes) -> Option<ObituaryTerm> {
-    obituary::read(&as_path(directory)).map(ObituaryTerm)
+fn identity_scope(identity: IdentityTerm) -> Answer<OriginTerm> {
+    Ok(identity.identity()?.origin()?.into())
 }
 
 /// `Snakepit.Native.run_members/1`. Reads the process table.
@@ -367,12 +253,12 @@ fn run_reap(
     spared: Items<Binary>,
     grace_ms: u64,
     kill_wait_ms: u64,
-) -> Answer<ReapReportTerm> {
+) -> Answer<CleanupReportTerm> {
     let runs: Result<Vec<_>, Error> = runs.0.iter().map(DeadRunTerm::run).collect();
     let spared: HashSet<_> = spared.0.iter().filter_map(|id| RunId::from_bytes(id)).collect();
     let search = Search { runs: &runs?, instance: &instance, spared: &spared };
     let plan = plan(SignalTerm(Signal::TERM), grace_ms, kill_wait_ms);
-    Ok(ReapReportTerm(reap::reap(search, &plan)?))
+    Ok(CleanupReportTerm(dead_runs::stop(search, &plan)?))
 }
 
 /// `Snakepit.Native.wire_encode/1`: a frame for the guardian.

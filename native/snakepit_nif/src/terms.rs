@@ -8,9 +8,8 @@ use snakepit_core::group::Group;
 use snakepit_core::process::Delivery;
 use snakepit_core::record::{self, Flaw, Record, Status};
 use snakepit_core::run;
-use snakepit_core::run_state::RunState;
 use snakepit_core::stop::Outcome;
-use snakepit_core::table::{Entry, State};
+use snakepit_core::table::{Entry, ProcessState};
 use snakepit_core::{Error, Identity, Pid, Signal};
 
 mod atoms {
@@ -176,9 +175,9 @@ impl Encoder for InfoTerm {
     fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
         let entry = &self.0;
         let state = match entry.state {
-            State::Alive | State::Zombie => atoms::alive(),
-            State::Stopped => atoms::stopped(),
-            State::Uninterruptible => atoms::uninterruptible(),
+            ProcessState::Alive | ProcessState::Zombie => atoms::alive(),
+            ProcessState::Stopped => atoms::stopped(),
+            ProcessState::Uninterruptible => atoms::uninterruptible(),
         };
         let arguments: Vec<_> = entry.arguments.iter().map(|arg| Bytes(arg.to_vec())).collect();
         let pairs = [
@@ -196,9 +195,9 @@ impl Encoder for InfoTerm {
 }
 
 /// `%{stopped: n, killed: n, survivors: [{os_pid, identity}]}`.
-pub struct RunReportTerm(pub run::Report);
+pub struct StopReportTerm(pub run::StopReport);
 
-impl Encoder for RunReportTerm {
+impl Encoder for StopReportTerm {
     fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
         let survivors: Vec<_> = self.0.survivors.iter().cloned().map(ProcessTerm).collect();
         let pairs = [
@@ -212,27 +211,6 @@ impl Encoder for RunReportTerm {
 
 pub fn map<'a>(env: Env<'a>, pairs: &[(Atom, Term<'a>)]) -> Term<'a> {
     Term::map_from_pairs(env, pairs).unwrap_or_else(|_| Term::map_new(env))
-}
-
-#[derive(NifUnitEnum)]
-pub enum RunStateTerm {
-    Initializing,
-    CleaningStale,
-    Running,
-    ShuttingDown,
-    Terminated,
-}
-
-impl From<RunStateTerm> for RunState {
-    fn from(term: RunStateTerm) -> Self {
-        match term {
-            RunStateTerm::Initializing => Self::Initializing,
-            RunStateTerm::CleaningStale => Self::CleaningStale,
-            RunStateTerm::Running => Self::Running,
-            RunStateTerm::ShuttingDown => Self::ShuttingDown,
-            RunStateTerm::Terminated => Self::Terminated,
-        }
-    }
 }
 
 /// A binary, as Rust owns it.

@@ -13,7 +13,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::Pid;
 use crate::marker::Markers;
-use crate::table::{Arguments, Columns, Entry, Environment, State};
+use crate::table::{Arguments, Columns, Entry, Environment, ProcessState};
 
 /// How often a list may have outgrown its buffer by the time that it is read.
 const ATTEMPTS: usize = 8;
@@ -71,12 +71,12 @@ fn to_entry(info: &kinfo_proc, boot: i64, columns: Columns) -> Option<Entry> {
         group: info.ki_pgid,
         session: info.ki_sid,
         state: match info.ki_stat {
-            libc::SZOMB => State::Zombie,
-            libc::SSTOP => State::Stopped,
+            libc::SZOMB => ProcessState::Zombie,
+            libc::SSTOP => ProcessState::Stopped,
             libc::SSLEEP if info.ki_tdflags & c_long::from(libc::TDF_SINTR) == 0 => {
-                State::Uninterruptible
+                ProcessState::Uninterruptible
             }
-            _ => State::Alive,
+            _ => ProcessState::Alive,
         },
         start,
         settled: start_is_past(start),
@@ -141,7 +141,7 @@ pub(crate) fn boot_id() -> [u8; 16] {
 
 /// Neither can fail here.
 #[allow(clippy::unnecessary_wraps, reason = "as on Linux")]
-pub(crate) fn learn() -> Result<(), Errno> {
+pub(crate) fn load_host_ids() -> Result<(), Errno> {
     Ok(())
 }
 

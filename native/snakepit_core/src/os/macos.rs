@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::procargs::ProcArgs;
 use crate::Pid;
 use crate::marker::Markers;
-use crate::table::{Arguments, Columns, Entry, Environment, State};
+use crate::table::{Arguments, Columns, Entry, Environment, ProcessState};
 
 /// `ARG_MAX`: no process has more, and the kernel refuses a larger buffer. It answers a smaller
 /// one with the tail of the strings instead of an error.
@@ -131,9 +131,9 @@ fn to_entry(pid: Pid, (parent, group): (u32, u32), status: u32, start: u64, uid:
         // Every process that is not stopped counts as running here, also one that cannot be
         // interrupted.
         state: match status {
-            libc::SZOMB => State::Zombie,
-            libc::SSTOP => State::Stopped,
-            _ => State::Alive,
+            libc::SZOMB => ProcessState::Zombie,
+            libc::SSTOP => ProcessState::Stopped,
+            _ => ProcessState::Alive,
         },
         start,
         settled: start_is_past(start),
@@ -219,7 +219,7 @@ fn read_boot_session() -> Option<[u8; 16]> {
 
 /// Neither can fail here.
 #[allow(clippy::unnecessary_wraps, reason = "as on Linux")]
-pub(crate) fn learn() -> Result<(), Errno> {
+pub(crate) fn load_host_ids() -> Result<(), Errno> {
     Ok(())
 }
 

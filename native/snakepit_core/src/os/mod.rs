@@ -6,7 +6,7 @@
 //! | `wait_for_exits` | blocks on kernel notification until all have exited or the deadline has come |
 //! | `scan`, `inspect` | the whole process table, or one line of it |
 //! | `boot_id`, `pid_namespace` | what makes pids of another boot or container incomparable |
-//! | `learn` | reads these two, which may fail |
+//! | `load_host_ids` | reads these two, which may fail |
 //! | `start_is_past` | whether no other process can still get this start time |
 //! | `boot_time`, `start_between` | the clock of start times (Linux) |
 //! | `lock_limit` | the resource limit that carries a lineage |

@@ -1,5 +1,5 @@
 //! The child, from `fork` to `execve`: nothing here allocates, locks, or calls into Rust's runtime. It
-//! has no heap: see `heap.rs`.
+//! has no heap: see `heap`.
 //!
 //! Before the gate it becomes what every child is: alone with its gate, leader of a session, with
 //! default signals, marked with its lineage, and dead as soon as the guardian is. Behind the gate it
@@ -14,39 +14,15 @@ use std::os::fd::RawFd;
 use snakepit_core::wire::Step;
 use snakepit_guardian::ahead::BATCH;
 
+use super::gate::{self, MAX_DESCRIPTORS, ROOM, check, fail, fail_with};
 use super::image::{Header, Limit};
 use super::setup::{IGNORED, set_disposition};
 
-/// Where the gate is kept while descriptors are put into place: above all of those.
+/// Where the gate is while descriptors are put into place: above all of those.
 const GATE_PLACE: RawFd = 10;
-/// The most descriptors that travel with the opening of the gate: three streams, lifeline, image.
-const MAX_DESCRIPTORS: usize = 5;
-
-/// Room for an image that comes through the gate, on the child's stack. A larger one is a file.
-pub const ROOM: usize = 8192;
-
-/// What comes through the gate when it opens. Behind it come the first `sent` bytes of the image,
-/// which are all or none: if none, the last descriptor is a file that holds it.
-#[derive(Clone, Copy, Default)]
-pub struct Opening {
-    /// Of the image.
-    pub length: usize,
-    pub sent: usize,
-}
-
-impl Opening {
-    pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
-        let mut bytes = [0; size_of::<Self>()];
-        let (length, sent) = bytes.split_at_mut(size_of::<usize>());
-        length.copy_from_slice(&self.length.to_ne_bytes());
-        sent.copy_from_slice(&self.sent.to_ne_bytes());
-        bytes
-    }
-}
-
-/// What a child is told at its birth.
+/// What a child has to know when it is forked.
 #[derive(Clone, Copy)]
-pub struct Birth {
+pub struct ChildSetup {
     /// The child's end of the gate.
     pub gate: RawFd,
     /// Those of the whole batch, copies of which this child has; -1 for none.
@@ -61,131 +37,49 @@ pub struct Birth {
     pub nice: Option<i32>,
 }
 
-/// Never returns: executes the program or exits.
+/// Sets itself up, waits at its gate, and `execve(2)`s the program or exits.
 ///
 /// # Safety
 ///
 /// Only in a process that was just forked from one with a single thread.
-pub unsafe fn live(birth: Birth) -> ! {
+pub unsafe fn run(setup: ChildSetup) -> ! {
     // SAFETY: all of these are plain system calls on this process's own state, with pointers to
     // memory that outlives them.
     unsafe {
-        // First of all: a copy of a sibling's gate must not hold it open.
-        if !close_range(3, birth.gate.unsigned_abs() - 1) {
-            close_each(&birth.gates, birth.gate);
+        // Order: before anything else. A copy of a sibling's gate must not hold it open.
+        if !close_range(3, setup.gate.unsigned_abs() - 1) {
+            close_each(&setup.gates, setup.gate);
         }
-        close_range(birth.gate.unsigned_abs() + 1, libc::c_uint::MAX);
+        close_range(setup.gate.unsigned_abs() + 1, libc::c_uint::MAX);
         libc::setsid();
-        die_with(birth.guardian);
+        die_with(setup.guardian);
         reset_signals();
-        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const birth.descriptors);
-        if let Some(nice) = birth.nice {
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const setup.descriptors);
+        if let Some(nice) = setup.nice {
             libc::setpriority(libc::PRIO_PROCESS, 0, nice);
         }
-        mark(birth.lineage);
+        mark(setup.lineage);
 
         // Written to now, so that the pages are there when it is needed.
         let mut room = [0_u64; ROOM / size_of::<u64>()];
         std::hint::black_box(&mut room);
-        let arrived = wait_at_gate(birth.gate, &mut room);
-        let fds = arrived.fds;
-        let image = load_image(birth.gate, &arrived, &mut room);
+        let received = gate::receive(setup.gate, &mut room);
+        let fds = received.fds;
+        let image = gate::load_image(setup.gate, &received, &mut room);
         let header = &*image;
-        let gate = libc::fcntl(birth.gate, libc::F_DUPFD_CLOEXEC, GATE_PLACE);
+        let gate = libc::fcntl(setup.gate, libc::F_DUPFD_CLOEXEC, GATE_PLACE);
         if gate < 0 {
-            fail(birth.gate, Step::Descriptors);
+            fail(setup.gate, Step::Descriptors);
         }
         place_descriptors(gate, &fds[..3 + usize::from(header.has_lifeline())]);
         prepare(gate, image, header);
-        // Last, because a change of user clears it.
-        die_with(birth.guardian);
+        // Order: last, because a change of user clears it.
+        die_with(setup.guardian);
         execute(gate, image, header)
     }
 }
 
-/// What came through the gate: descriptors, how much there is of the image, and how much of it is
-/// in the child's room already.
-struct Arrived {
-    fds: [RawFd; MAX_DESCRIPTORS],
-    count: usize,
-    opening: Opening,
-    here: usize,
-}
-
-/// Blocks until the gate opens or closes. As much of the image as there is room for comes along.
-unsafe fn wait_at_gate(gate: RawFd, room: &mut [u64]) -> Arrived {
-    let mut fds = [-1; MAX_DESCRIPTORS];
-    // As `to_bytes` lays it out.
-    let mut opening = [0_usize; 2];
-    let size = size_of_val(&opening);
-    // Room for the descriptors and their header, aligned as the kernel wants it.
-    let mut control = [0_u64; 8];
-    let mut parts = [
-        libc::iovec { iov_base: opening.as_mut_ptr().cast(), iov_len: size },
-        libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: size_of_val(room) },
-    ];
-    // SAFETY: `message` points to locals that live as long as the call; what is read back was
-    // written by the kernel.
-    unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = parts.as_mut_ptr();
-        message.msg_iovlen = parts.len() as _;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control) as _;
-        let received = loop {
-            let received = libc::recvmsg(gate, &raw mut message, libc::MSG_CMSG_CLOEXEC);
-            if received >= 0 || *libc::__errno_location() != libc::EINTR {
-                break received;
-            }
-        };
-        let control = libc::CMSG_FIRSTHDR(&raw const message);
-        let here = usize::try_from(received).ok().and_then(|received| received.checked_sub(size));
-        let Some(here) = here.filter(|_| !control.is_null()) else { libc::_exit(0) };
-        let bytes =
-            (*control).cmsg_len as usize - (libc::CMSG_DATA(control) as usize - control as usize);
-        let count = (bytes / size_of::<RawFd>()).min(MAX_DESCRIPTORS);
-        std::ptr::copy_nonoverlapping(libc::CMSG_DATA(control).cast(), fds.as_mut_ptr(), count);
-        let opening = Opening { length: opening[0], sent: opening[1] };
-        Arrived { fds, count, opening, here }
-    }
-}
-
-/// Reads the rest of the image into the room that there is, or maps the file that holds it.
-unsafe fn load_image(gate: RawFd, arrived: &Arrived, room: &mut [u64]) -> *const Header {
-    let Arrived { fds, count, opening, here } = arrived;
-    // SAFETY: a new mapping; into the room, no more is read than fits.
-    unsafe {
-        if opening.sent == 0 {
-            let image = libc::mmap(
-                std::ptr::null_mut(),
-                opening.length,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE,
-                fds[count - 1],
-                0,
-            );
-            if image == libc::MAP_FAILED {
-                fail(gate, Step::Descriptors);
-            }
-            return image.cast();
-        }
-        let image = room.as_mut_ptr().cast::<u8>();
-        let mut done = *here;
-        while done < opening.sent.min(size_of_val(room)) {
-            let count = libc::read(gate, image.add(done).cast(), opening.sent - done);
-            match usize::try_from(count) {
-                // Closed in the midst of it: the guardian is gone.
-                Ok(0) => libc::_exit(0),
-                Ok(count) => done += count,
-                Err(_) if *libc::__errno_location() == libc::EINTR => {}
-                Err(_) => fail(gate, Step::Descriptors),
-            }
-        }
-        image.cast()
-    }
-}
-
-/// `fds` is input, output, error and perhaps the lifeline. All sit above 2.
+/// `dup2(2)` of input, output, error and perhaps the lifeline to their places. All `fds` are above 2.
 unsafe fn place_descriptors(gate: RawFd, fds: &[RawFd]) {
     // SAFETY: descriptor numbers only.
     unsafe {
@@ -228,7 +122,7 @@ unsafe fn prepare(gate: RawFd, image: *const Header, header: &Header) {
             let score = at::<libc::c_char>(image, header.oom_score_adj);
             check(gate, Step::OomScore, write_file(c"/proc/self/oom_score_adj".as_ptr(), score));
         }
-        // Groups before the user: afterwards there is no right to change them.
+        // Order: groups before the user. Afterwards there is no right to change them.
         if header.groups != 0 {
             let groups = at::<libc::gid_t>(image, header.groups);
             check(gate, Step::Groups, libc::setgroups(header.group_count, groups));
@@ -239,15 +133,15 @@ unsafe fn prepare(gate: RawFd, image: *const Header, header: &Header) {
         if let Some(uid) = header.uid() {
             check(gate, Step::User, libc::setresuid(uid, uid, uid));
         }
-        // As the new user: it must be able to go there.
+        // Order: as the new user, who must be able to go there.
         if header.directory != 0 {
             check(gate, Step::Directory, libc::chdir(at(image, header.directory)));
         }
     }
 }
 
-/// Tries each path, as the shell would: the search goes on where there is nothing to execute, and a
-/// file that may not be executed is what is reported if nothing better is found.
+/// `execve(2)` of each path in turn, as a shell would: the search goes on where there is nothing to execute,
+/// and a file that may not be executed is what is reported if nothing better is found.
 unsafe fn execute(gate: RawFd, image: *const Header, header: &Header) -> ! {
     // SAFETY: the arrays in the image end with a null.
     unsafe {
@@ -271,7 +165,7 @@ unsafe fn execute(gate: RawFd, image: *const Header, header: &Header) -> ! {
     }
 }
 
-/// Turns an array of offsets into one of pointers, in place.
+/// Turns an array of offsets into one of pointers, in place, and returns it.
 unsafe fn resolve(image: *const Header, offset: usize) -> *const *const libc::c_char {
     // SAFETY: the array ends with a zero, and the mapping is private and writable.
     unsafe {
@@ -290,7 +184,8 @@ unsafe fn at<T>(image: *const Header, offset: usize) -> *const T {
     unsafe { image.cast::<u8>().add(offset).cast() }
 }
 
-/// The kernel kills this process when its parent ends. If the parent has ended already, nobody will.
+/// `prctl(PR_SET_PDEATHSIG)`: the kernel kills this process when its parent ends. If the parent has ended
+/// already, this process exits.
 unsafe fn die_with(guardian: libc::pid_t) {
     // SAFETY: integers only.
     unsafe {
@@ -301,7 +196,8 @@ unsafe fn die_with(guardian: libc::pid_t) {
     }
 }
 
-/// The guardian has set all others to their defaults for itself.
+/// `sigaction(2)` for the signals that the guardian ignores, and an empty mask. The guardian has set all
+/// others to their defaults for itself.
 unsafe fn reset_signals() {
     for signal in IGNORED {
         set_disposition(signal, libc::SIG_DFL);
@@ -314,7 +210,8 @@ unsafe fn reset_signals() {
     }
 }
 
-/// See `snakepit_core::lineage`. A hard limit below the mark leaves the child unmarked.
+/// `setrlimit(RLIMIT_LOCKS)`: see `snakepit_core::lineage`. A hard limit below the mark leaves the child
+/// unmarked.
 unsafe fn mark(lineage: u64) {
     // SAFETY: the structure is a local.
     unsafe {
@@ -335,10 +232,10 @@ pub unsafe fn close_range(first: libc::c_uint, last: libc::c_uint) -> bool {
     first > last || unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0
 }
 
-/// Closes these one by one, but for `kept`.
-pub unsafe fn close_each(descriptors: &[RawFd], kept: RawFd) {
+/// Closes these one by one, but for `spared`.
+pub unsafe fn close_each(descriptors: &[RawFd], spared: RawFd) {
     for fd in descriptors {
-        if *fd > 2 && *fd != kept {
+        if *fd > 2 && *fd != spared {
             // SAFETY: the caller's table of descriptors is a copy.
             unsafe { libc::close(*fd) };
         }
@@ -357,27 +254,5 @@ pub unsafe fn write_file(path: *const libc::c_char, text: *const libc::c_char) -
         libc::close(fd);
         *libc::__errno_location() = errno;
         if written < 0 { -1 } else { 0 }
-    }
-}
-
-unsafe fn check(gate: RawFd, step: Step, result: libc::c_int) {
-    if result < 0 {
-        // SAFETY: never returns.
-        unsafe { fail(gate, step) }
-    }
-}
-
-unsafe fn fail(gate: RawFd, step: Step) -> ! {
-    // SAFETY: errno is this thread's own.
-    unsafe { fail_with(gate, step, *libc::__errno_location()) }
-}
-
-/// Tells the guardian what failed, and ends.
-unsafe fn fail_with(gate: RawFd, step: Step, errno: libc::c_int) -> ! {
-    let report = [step as i32, errno];
-    // SAFETY: writes a local. Should it fail, the guardian sees an exit status of 127.
-    unsafe {
-        libc::write(gate, report.as_ptr().cast(), size_of_val(&report));
-        libc::_exit(127)
     }
 }

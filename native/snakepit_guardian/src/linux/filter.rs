@@ -1,5 +1,5 @@
-//! System call filters that kill. A process cannot ask a filter whether it lets a call pass: it may not live
-//! to see the answer. So where there is a filter, a process that lives for a moment makes the call first.
+//! System call filters that kill. A process cannot find out by itself whether a filter lets a call pass: the
+//! filter may kill it. So where there is a filter, a short-lived process makes the call first.
 
 use std::mem::MaybeUninit;
 
@@ -11,14 +11,14 @@ use snakepit_core::proc_text;
 /// More than two system calls need.
 const STACK: usize = 16 * 1024;
 
-/// Whether the guardian may call `setpriority(2)`, which it can do without. It is in systemd's
-/// `@resources`, and whoever forbids those gets SIGSYS unless he has named an errno.
+/// Returns whether the guardian may call `setpriority(2)`, which it can do without. It is in systemd's
+/// `@resources`, where those are forbidden the caller gets SIGSYS, unless the unit names an errno.
 pub fn passes_setpriority() -> bool {
     let status = std::fs::read("/proc/self/status").unwrap_or_default();
-    !proc_text::is_filtered(&status) || survives(keep_priority)
+    !proc_text::is_filtered(&status) || survives(set_own_priority)
 }
 
-extern "C" fn keep_priority(_: *mut libc::c_void) -> libc::c_int {
+extern "C" fn set_own_priority(_: *mut libc::c_void) -> libc::c_int {
     // SAFETY: integers only.
     unsafe {
         let nice = libc::getpriority(libc::PRIO_PROCESS, 0);

@@ -1,6 +1,6 @@
 //! Frames to and from the BEAM's port: four bytes of length, then the message.
 //!
-//! Neither direction ever blocks. What the BEAM does not take at once waits here, so a BEAM that is
+//! Neither direction ever blocks. What the BEAM does not read at once is queued here, so a BEAM that is
 //! stopped or busy does not keep the guardian from reaping.
 
 use std::collections::VecDeque;
@@ -15,8 +15,8 @@ use tracing::error;
 /// How much is read at a time, and how much memory is kept for the next time.
 const CHUNK: usize = 16_384;
 
-/// What waits for a BEAM that does not read, at the most, before lines of the log are left out; and before
-/// the output of those that have ended is. All else is bounded by how many children there are.
+/// How many bytes may wait for a BEAM that does not read before log lines are dropped, and before the output
+/// of ended children is. All else is bounded by how many children there are.
 const MAX_WITH_LOG: usize = 256 * 1024;
 const MAX_WITH_OUTPUT: usize = 4 * 1024 * 1024;
 
@@ -32,7 +32,7 @@ pub struct Frames {
     outgoing: VecDeque<u8>,
 }
 
-/// What reading gave.
+/// What a read returned.
 pub enum Incoming {
     /// These, in order; more may follow.
     Requests(Vec<Request>),
@@ -54,7 +54,7 @@ impl Frames {
         }
     }
 
-    /// Takes what is there, up to one large read.
+    /// `read(2)`, once; returns the requests that are complete.
     pub fn receive(&mut self) -> Incoming {
         let mut chunk = [0; CHUNK];
         match read(&self.input, &mut chunk) {
@@ -75,8 +75,8 @@ impl Frames {
                 return Incoming::Garbage("a frame is longer than any message");
             }
             if length > MAX_FRAME {
-                // The BEAM refuses such a request where it is made; nobody waits for an answer.
-                error!(length, "left out a frame that is longer than any message");
+                // The BEAM refuses such a request where it is made, so no caller waits for an answer.
+                error!(length, "skipped a frame of the BEAM's that is longer than any message");
                 let here = rest.len().min(length);
                 self.skip = length - here;
                 start += 4 + here;
@@ -94,7 +94,7 @@ impl Frames {
         }
         self.incoming.drain(..start);
         if self.incoming.is_empty() {
-            // Whatever a large frame needed is given back.
+            // The memory that a large frame needed is freed.
             self.incoming.shrink_to(CHUNK);
         }
         Incoming::Requests(requests)
@@ -115,7 +115,7 @@ impl Frames {
         self.outgoing.extend(message);
     }
 
-    /// Writes what the BEAM takes. True if something is left.
+    /// `write(2)` of what the BEAM takes. Returns whether something is left.
     pub fn flush(&mut self) -> bool {
         while !self.outgoing.is_empty() {
             let (front, _) = self.outgoing.as_slices();

@@ -1,7 +1,8 @@
-//! Memory that children do not need, so that forking them does not copy it; and memory that nobody needs.
+//! Memory that children do not need, so that forking them does not copy it; and memory that is not needed any
+//! more.
 //!
 //! A fork copies the page tables of the heap, and after it each page of the heap that the guardian
-//! writes to, one fault at a time. Children never touch it: what they are told lies on the stack.
+//! writes to, one fault at a time. Children never touch it: their setup lies on the stack.
 
 use std::ops::Range;
 
@@ -19,8 +20,8 @@ unsafe extern "C" {
     static etext: u8;
 }
 
-/// Gives back the pages of the program's file that only the start has needed, half of them libc's. What is
-/// needed again is mapped again, from the page cache.
+/// `madvise(MADV_DONTNEED)` of the pages of the program's file that only the start has needed, half of them
+/// libc's. What is needed again is mapped again, from the page cache.
 pub fn release_startup_code() {
     // SAFETY: asks for a number.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
@@ -30,13 +31,13 @@ pub fn release_startup_code() {
     let result = unsafe {
         libc::madvise(std::ptr::without_provenance_mut(start), length, libc::MADV_DONTNEED)
     };
-    debug!(result, bytes = length, "the pages of the start are given back");
+    debug!(result, bytes = length, "madvise(MADV_DONTNEED) of the pages that only the start needs");
 }
 
-/// Keeps the heap to this process. Where that cannot be done, children get copies that they do not use.
-pub fn keep() {
+/// `madvise(MADV_DONTFORK)` of the heap. Where that fails, children get copies that they do not use.
+pub fn exclude_from_fork() {
     if cfg!(target_env = "gnu") {
-        make_room();
+        reserve();
     }
     let Some(heap) = heap() else { return };
     // SAFETY: the location of this thread's own variable.
@@ -46,19 +47,19 @@ pub fn keep() {
     let start = heap.start as *mut c_void;
     // SAFETY: the heap as the kernel lists it. Children read and write nothing in it.
     let result = unsafe { libc::madvise(start, heap.len(), libc::MADV_DONTFORK) };
-    debug!(result, bytes = heap.len(), "children get no copy of the heap");
+    debug!(result, bytes = heap.len(), "madvise(MADV_DONTFORK) of the heap");
 }
 
-/// The first page behind the thread's own memory: variables and, behind them, what libc keeps of it.
+/// Returns the first page behind the thread's own memory: variables and, behind them, what libc keeps of it.
 fn after_thread(variable: usize) -> usize {
     // SAFETY: asks for a number.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     (variable + THREAD).next_multiple_of(usize::try_from(page).unwrap_or(65_536))
 }
 
-/// Has the heap grow once and for all: what it grows by later is another mapping, and copied.
+/// `mallopt(3)`: the heap grows once and for all. What it grows by later is another mapping, and copied.
 #[cfg(target_env = "gnu")]
-fn make_room() {
+fn reserve() {
     let room = ROOM.try_into().unwrap_or_default();
     // SAFETY: sets two numbers of the allocator's.
     unsafe {
@@ -71,7 +72,7 @@ fn make_room() {
 }
 
 #[cfg(not(target_env = "gnu"))]
-fn make_room() {}
+fn reserve() {}
 
 fn heap() -> Option<Range<usize>> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;

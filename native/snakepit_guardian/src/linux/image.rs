@@ -1,7 +1,7 @@
 //! What a child is to do, laid out so that it needs no memory of its own to read it.
 //!
-//! The child reads the image through its gate, or maps it if it is large; turns offsets into pointers
-//! in place, and hands those to the kernel. A child that was forked long ago thus learns what to run
+//! The child reads the image through its gate, or maps it if it is large, turns offsets into pointers
+//! in place, and passes those to the kernel. A child that was forked long ago thus learns what to run
 //! without parsing and without allocating.
 
 use std::fs::File;
@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use snakepit_core::error::errno;
 use snakepit_core::marker;
 use snakepit_core::wire::Spawn;
 
@@ -44,6 +45,10 @@ pub struct Header {
     nice: Number,
     has_lifeline: usize,
 }
+
+/// How many words a header has: nine of its own, four numbers of two, and the lifeline's.
+const HEADER_WORDS: usize = 9 + 4 * 2 + 1;
+const _: () = assert!(size_of::<Header>() == HEADER_WORDS * size_of::<usize>());
 
 /// 32 bits, or none.
 #[repr(C)]
@@ -88,7 +93,7 @@ impl Header {
     }
 
     fn as_bytes(&self) -> &[u8] {
-        // SAFETY: words behind words, all of them set; and they live as long as the slice.
+        // SAFETY: words behind words without padding, all of them set; and they live as long as the slice.
         unsafe {
             std::slice::from_raw_parts(std::ptr::from_ref(self).cast::<u8>(), size_of::<Self>())
         }
@@ -104,14 +109,14 @@ pub struct Limit {
     pub hard: u64,
 }
 
-/// The guardian's own environment, which is the BEAM's at its start and does not change.
+/// Returns the guardian's own environment, which is the BEAM's at its start and does not change.
 pub fn own_environment() -> Vec<Vec<u8>> {
     std::env::vars_os()
         .map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='))
         .collect()
 }
 
-/// The environment of a child: the guardian's own or nothing, less what is unset, plus what is set, and
+/// Returns the environment of a child: the guardian's own or nothing, less what is unset, plus what is set, and
 /// which child it is.
 fn environment<'a>(spawn: &'a Spawn, own: &'a [Vec<u8>], marker: &'a [u8]) -> Vec<&'a [u8]> {
     // A few names, so going through them is quicker than any index.
@@ -132,7 +137,7 @@ fn name_of(pair: &[u8]) -> &[u8] {
     pair.split(|byte| *byte == b'=').next().unwrap_or(pair)
 }
 
-/// The paths that `execve` is tried with: the program itself if it has a slash, otherwise each
+/// Returns the paths that `execve` is tried with: the program itself if it has a slash, otherwise each
 /// directory of the child's own `PATH`, an empty one being the working directory, as in a shell.
 fn programs(program: &[u8], environment: &[&[u8]]) -> Vec<Vec<u8>> {
     if program.contains(&b'/') {
@@ -146,13 +151,13 @@ fn programs(program: &[u8], environment: &[&[u8]]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Lays out the image of `spawn`; `own` is [`own_environment`]. With `sparing` it goes into a file,
-/// whatever its size: many that wait for their release would take memory that is not given back.
+/// Returns the image of `spawn`; `own` is [`own_environment`]. With `as_file` it goes into a file, whatever its
+/// size: many that wait for their release would take memory that is not given back.
 ///
 /// # Errors
 ///
 /// `EINVAL` for an empty command or a NUL byte in an argument; what the kernel says otherwise.
-pub fn build(spawn: &Spawn, own: &[Vec<u8>], sparing: bool) -> Result<Image, Errno> {
+pub fn build(spawn: &Spawn, own: &[Vec<u8>], as_file: bool) -> Result<Image, Errno> {
     let program = spawn.arguments.first().filter(|program| !program.is_empty());
     let marker = format!("{}={}", marker::CHILD, spawn.id);
     let environment = environment(spawn, own, marker.as_bytes());
@@ -183,7 +188,7 @@ pub fn build(spawn: &Spawn, own: &[Vec<u8>], sparing: bool) -> Result<Image, Err
         spawn.limits.iter().flat_map(|(resource, soft, hard)| [u64::from(*resource), *soft, *hard]);
     header.limits = layout.words(limits);
     header.limit_count = spawn.limits.len();
-    layout.finish(&header, sparing)
+    layout.finish(&header, as_file)
 }
 
 /// An image, on its way to a child.
@@ -195,7 +200,7 @@ pub enum Image {
 }
 
 /// The most that goes through the gate itself: far less than the kernel's default for sockets.
-const MAX_SMALL: usize = super::child::ROOM;
+const MAX_SMALL: usize = super::gate::ROOM;
 
 impl Image {
     pub fn length(&self) -> usize {
@@ -251,15 +256,14 @@ impl Layout {
         Ok(self.words(offsets.into_iter().chain([0])))
     }
 
-    fn finish(mut self, header: &Header, sparing: bool) -> Result<Image, Errno> {
+    fn finish(mut self, header: &Header, as_file: bool) -> Result<Image, Errno> {
         let head = header.as_bytes();
         self.bytes[..head.len()].copy_from_slice(head);
-        if self.bytes.len() <= MAX_SMALL && !sparing {
+        if self.bytes.len() <= MAX_SMALL && !as_file {
             return Ok(Image::Small(self.bytes));
         }
         let mut file = File::from(memfd_create(c"snakepit", MFdFlags::MFD_CLOEXEC)?);
-        file.write_all(&self.bytes)
-            .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
+        file.write_all(&self.bytes).map_err(|error| errno(&error))?;
         Ok(Image::Large(file.into(), self.bytes.len()))
     }
 }

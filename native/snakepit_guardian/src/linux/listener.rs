@@ -1,8 +1,8 @@
 //! Where the BEAM connects for piped stdio and lifelines.
 //!
-//! A listening socket in a directory that only this user may enter. Whoever connects shows a token that the
-//! BEAM has made up, and must be the BEAM by the kernel's word. The connection is then handed to the
-//! child that was spawned with that token.
+//! A listening socket in a directory that only this user may enter. A peer must be the BEAM, by its
+//! `SO_PEERCRED`, and sends a token that the BEAM has made up. The connection is then handed to the child
+//! that was spawned with that token.
 
 use std::ffi::CString;
 use std::fs;
@@ -16,20 +16,21 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt};
 use nix::unistd::read;
+use snakepit_core::error::errno;
 use snakepit_guardian::connections::{Connections, TOKEN};
 
 use super::shell::{CONNECTION, LISTENER, Shell, add};
 
-/// How many are asked whether they have left when one comes: more than one, so that they get fewer.
-const ASKED_PER_CONNECTION: usize = 2;
-/// How long nobody is let in when there is no descriptor left.
+/// How many are checked for a closed peer when one comes: more than one, so that they get fewer.
+const CHECKED_PER_CONNECTION: usize = 2;
+/// How long no connection is accepted when there is no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
-    /// In the run's directory: the socket, or a link to it where it is elsewhere, so that whoever finds a
-    /// guardian killed can remove it.
+    /// In the run's directory: the socket, or a link to it where it is elsewhere, so that the next guardian
+    /// or start can remove it if this guardian is killed.
     own: PathBuf,
     beam: libc::pid_t,
     connections: Connections<UnixStream>,
@@ -47,7 +48,7 @@ impl Listener {
         } else {
             let directory = make_directory(&std::env::temp_dir().join("snakepit-XXXXXX"))?;
             let path = directory.join("door");
-            // Order: the link first. A socket that nobody knows of would stay.
+            // Order: the link first. A socket that no link names would stay.
             let _ = symlink(&path, &own);
             (UnixListener::bind(&path).map_err(|error| errno(&error))?, path)
         };
@@ -59,7 +60,7 @@ impl Listener {
         self.path.as_os_str().as_bytes()
     }
 
-    /// Lets in those that wait until one is the BEAM, and returns its number; `EAGAIN` when nobody waits.
+    /// `accept(2)` until a peer is the BEAM. Returns its number; `EAGAIN` when no connection waits.
     fn accept(&mut self) -> Result<u64, Errno> {
         loop {
             let (stream, _) = self.socket.accept().map_err(|error| errno(&error))?;
@@ -70,7 +71,7 @@ impl Listener {
         }
     }
 
-    /// Reads a connection's token. Returns the connection if it has not shown one yet.
+    /// `read(2)` of a connection's token. Returns the connection if it has not sent one yet.
     fn read_token(&mut self, number: u64) -> Option<BorrowedFd<'_>> {
         let mut token = [0; TOKEN];
         match read(self.connections.get(number)?, &mut token) {
@@ -78,25 +79,25 @@ impl Listener {
                 return self.connections.get(number).map(AsFd::as_fd);
             }
             Ok(TOKEN) => {
-                self.drop_some_that_left();
-                self.connections.name(number, token);
+                self.drop_some_closed();
+                self.connections.authenticate(number, token);
             }
             // A token comes in one piece: it is far smaller than a socket's buffer.
-            _ => self.connections.dismiss(number),
+            _ => self.connections.drop_pending(number),
         }
         None
     }
 
-    fn drop_some_that_left(&mut self) {
-        for _ in 0..ASKED_PER_CONNECTION {
-            let Some((number, stream)) = self.connections.in_turn() else { return };
-            if has_left(stream) {
-                self.connections.drop_named(number);
+    fn drop_some_closed(&mut self) {
+        for _ in 0..CHECKED_PER_CONNECTION {
+            let Some((number, stream)) = self.connections.next_to_check() else { return };
+            if peer_closed(stream) {
+                self.connections.drop_authenticated(number);
             }
         }
     }
 
-    /// The connection that was opened with this token, for the child to own.
+    /// Returns the connection that was opened with this token, for the child to own.
     pub fn take(&mut self, token: &[u8]) -> Option<OwnedFd> {
         let stream = self.connections.take(token)?;
         // The child expects a descriptor that waits.
@@ -112,7 +113,7 @@ impl AsFd for Listener {
 }
 
 impl Shell {
-    /// Takes all connections that wait, and the tokens of those that have shown one.
+    /// Accepts all connections that wait, and reads the tokens of those that have sent one.
     pub(super) fn accept(&mut self) {
         let now = self.now();
         let Some(listener) = &mut self.listener else { return };
@@ -123,7 +124,7 @@ impl Shell {
                         let _ = add(&self.epoll, connection, CONNECTION | number);
                     }
                 }
-                // Whoever waits goes on waiting, and the loop would hear of it again and again.
+                // The connection goes on waiting, and `epoll` would report it again and again.
                 Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS)
                     if self.accepts_at.is_none() =>
                 {
@@ -132,12 +133,12 @@ impl Shell {
                     return;
                 }
                 Err(Errno::EINTR | Errno::ECONNABORTED) => {}
-                Err(_nobody_waits) => return,
+                Err(_none_waits) => return,
             }
         }
     }
 
-    /// Hears of connections again, if there was no descriptor for one a while ago.
+    /// Watches the listener again, if there was no descriptor for a connection a while ago.
     pub(super) fn resume_accepting(&mut self) {
         if self.accepts_at.is_some_and(|at| at <= self.now()) {
             self.accepts_at = None;
@@ -147,19 +148,19 @@ impl Shell {
         }
     }
 
-    /// Reads the tokens of those that were let in before they had shown one.
+    /// Reads the tokens of connections that were accepted before they had sent one.
     pub(super) fn read_tokens(&mut self) {
-        let numbers = self.listener.as_ref().map(|one| one.connections.nameless());
+        let numbers = self.listener.as_ref().map(|one| one.connections.pending());
         for number in numbers.unwrap_or_default() {
             self.read_token(number);
         }
     }
 
-    /// Reads the token of one of them, if it has come.
+    /// Reads the token of one connection, if it has come.
     pub(super) fn read_token(&mut self, number: u64) {
         let Some(listener) = &mut self.listener else { return };
         if let Some(connection) = listener.connections.get(number) {
-            // Before the connection changes hands: a child's copy would keep it in here.
+            // Order: before the connection changes hands. A child's copy would keep it in here.
             let _ = self.epoll.delete(connection);
         }
         if let Some(connection) = listener.read_token(number) {
@@ -178,7 +179,7 @@ impl Drop for Listener {
     }
 }
 
-/// Removes a socket, or a link to one and what was made for it.
+/// `unlink(2)` of a socket, or of a link to one and what was made for it.
 fn remove(own: &Path) {
     if let Ok(socket) = fs::read_link(own) {
         remove_with_directory(&socket);
@@ -191,8 +192,8 @@ fn remove_with_directory(socket: &Path) {
     let _ = socket.parent().map(fs::remove_dir);
 }
 
-/// Whether the other side has closed the connection.
-fn has_left(connection: &UnixStream) -> bool {
+/// `recv(2)` with `MSG_PEEK`: whether the other side has closed the connection.
+fn peer_closed(connection: &UnixStream) -> bool {
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
     recv(connection.as_raw_fd(), &mut [0], flags) == Ok(0)
 }
@@ -208,8 +209,4 @@ fn make_directory(template: &Path) -> Result<PathBuf, Errno> {
     }
     template.pop();
     Ok(PathBuf::from(std::ffi::OsString::from_vec(template)))
-}
-
-fn errno(error: &std::io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }

@@ -1,4 +1,4 @@
-//! What the guardian has to say: to the BEAM's logger while there is one, to a file afterwards.
+//! The guardian's log: lines for the BEAM's logger while there is one, for a file afterwards.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::{self, Write};
@@ -9,7 +9,7 @@ use std::path::Path;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
-/// More than this many lines that nobody has taken are not kept.
+/// The most lines that are kept between two calls of [`take`].
 const MAX_LINES: usize = 1000;
 
 thread_local! {
@@ -17,7 +17,7 @@ thread_local! {
     static LEVEL: Cell<Option<Level>> = const { Cell::new(Some(Level::DEBUG)) };
 }
 
-/// Lines below this level are not even made. `none` is no level.
+/// Drops lines below this level from now on; all of them for `none`.
 pub fn set_level(name: &str) {
     LEVEL.set(name.parse().ok());
 }
@@ -29,7 +29,7 @@ pub fn write(directory: &Path, level: Level, message: &str) {
     let _ = file.and_then(|mut file| writeln!(file, "{now} {level} {message}"));
 }
 
-/// Lines since the last call.
+/// Returns the lines since the last call.
 pub fn take() -> Vec<(Level, String)> {
     LINES.with_borrow_mut(std::mem::take)
 }
@@ -37,12 +37,12 @@ pub fn take() -> Vec<(Level, String)> {
 /// From here on `tracing`'s events are kept for [`take`].
 pub fn start() {
     // Fails only if there is a subscriber already, and then that one is it.
-    let _ = tracing::subscriber::set_global_default(Keeper);
+    let _ = tracing::subscriber::set_global_default(LogBuffer);
 }
 
-struct Keeper;
+struct LogBuffer;
 
-impl Subscriber for Keeper {
+impl Subscriber for LogBuffer {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         LEVEL.get().is_some_and(|level| *metadata.level() <= level)
     }

@@ -4,24 +4,27 @@
 //! |---|---|
 //! | `shell` | the event loop |
 //! | `perform` | carries out what was decided |
-//! | `kin` | reaps, reads the list of children, looks below them |
-//! | `gate`, `streams`, `image` | what a child is given, and how it gets there |
-//! | `midwife`, `child`, `heap` | forks, and what a child does before its program |
+//! | `reap`, `scan` | reaps children, lists them, and finds what is below them |
+//! | `gate` | what goes through a gate, in both directions |
+//! | `streams`, `image`, `resources` | what a child gets, and what the guardian holds for it |
+//! | `fork_batch`, `child`, `heap` | forks, and what a child does before its program |
 //! | `listener` | connections for piped stdio and lifelines |
-//! | `frames`, `log`, `tail` | what is said to the BEAM |
-//! | `setup`, `filter` | what the guardian makes of itself first, and what it may not |
+//! | `frames`, `log`, `tail` | what goes to the BEAM: frames, log lines, the end of the output |
+//! | `setup`, `filter` | how the guardian sets itself up, and which calls a filter lets it make |
 
 mod child;
 mod filter;
+mod fork_batch;
 mod frames;
 mod gate;
 mod heap;
 mod image;
-mod kin;
 mod listener;
 mod log;
-mod midwife;
 mod perform;
+mod reap;
+mod resources;
+mod scan;
 mod setup;
 mod shell;
 mod streams;
@@ -42,7 +45,11 @@ pub fn main() -> ExitCode {
     match start() {
         Ok(()) => ExitCode::SUCCESS,
         Err(errno) => {
-            eprintln!("snakepit_guardian: {errno}. It is started by Snakepit, not by hand.");
+            let (number, name) = (errno as i32, errno.desc());
+            eprintln!(
+                "snakepit_guardian: descriptors 3 and 4 are not the BEAM's port, or signals cannot be set up: \
+                 {name} (errno {number}). The Snakepit library starts this program; it cannot be started by hand."
+            );
             ExitCode::FAILURE
         }
     }
@@ -51,10 +58,10 @@ pub fn main() -> ExitCode {
 fn start() -> Result<(), Errno> {
     let (input, output, closes_ranges) = setup::port()?;
     let signals = setup::signals()?;
-    let office = setup::take_office();
-    let changes = setup::endure(closes_ranges);
+    let subreaper = setup::become_subreaper();
+    let settings = setup::raise_limits(closes_ranges);
     log::start();
-    heap::keep();
+    heap::exclude_from_fork();
     let mut frames = Frames::new(input, output);
     let (greeting, early) = match greeting(&mut frames)? {
         Some(Ok(greeting)) => greeting,
@@ -64,12 +71,12 @@ fn start() -> Result<(), Errno> {
         }
         None => return Ok(()),
     };
-    if let Err(Refusal { call, errno }) = office {
+    if let Err(Refusal { call, errno }) = subreaper {
         refuse(frames, &Event::Unable { call: call.into(), errno: errno as i32 });
         return Ok(());
     }
     log::set_level(&greeting.log_level);
-    match Shell::greet(frames, signals, changes, greeting) {
+    match Shell::greet(frames, signals, settings, greeting) {
         Ok(shell) => {
             heap::release_startup_code();
             shell.run(early);
@@ -81,7 +88,7 @@ fn start() -> Result<(), Errno> {
 
 type Greeting = (snakepit_core::wire::Hello, Vec<Request>);
 
-/// The first frame, and those that came with it. `None` if the BEAM went away instead.
+/// Returns the first frame, and those that came with it; `None` if the BEAM went away instead.
 fn greeting(frames: &mut Frames) -> Result<Option<Result<Greeting, &'static str>>, Errno> {
     loop {
         let mut fds = [PollFd::new(frames.input.as_fd(), PollFlags::POLLIN)];
@@ -102,7 +109,7 @@ fn greeting(frames: &mut Frames) -> Result<Option<Result<Greeting, &'static str>
     }
 }
 
-fn refuse(mut frames: Frames, last_word: &Event) {
-    frames.send(last_word);
+fn refuse(mut frames: Frames, reason: &Event) {
+    frames.send(reason);
     frames.flush();
 }

@@ -6,21 +6,21 @@ use nix::errno::Errno;
 use serde_bytes::ByteBuf;
 use snakepit_core::obituary::{self, Obituary};
 use snakepit_core::wire::{self, Exit, Step};
-use snakepit_core::{Error, Identity, Pid, Signal, adopted, newborn, offspring};
-use snakepit_guardian::event::{Newborn, Target};
+use snakepit_core::{Error, Identity, Pid, Signal, adopted, descendants, forked};
+use snakepit_guardian::event::{ForkedChild, Target};
 use snakepit_guardian::{Action, Event};
 use tracing::{error, info, warn};
 
-use super::gate::Kept;
-use super::midwife::{self, Expected};
+use super::fork_batch::{self, PendingChild};
+use super::resources::ChildResources;
 use super::shell::{GATE, Shell, add};
 use super::tail::Tail;
 
-/// How long the file of adopted processes may get before it is compacted: some hundred notes.
-const NOTES_LIMIT: u64 = 16 * 1024;
+/// How long the file of adopted processes may get before it is compacted: some hundred entries.
+const ADOPTED_LIMIT: u64 = 16 * 1024;
 
 impl Shell {
-    /// Everything that was decided, and what follows from that.
+    /// Carries out everything that was decided, and what follows from that.
     pub(super) fn perform_all(&mut self) {
         while let Some(action) = self.machine.next_action() {
             self.perform(action);
@@ -38,7 +38,7 @@ impl Shell {
             }
             Action::Pack(spawn) => {
                 if let Err((step, errno)) = self.pack(&spawn) {
-                    self.tell(Event::NotPacked { id: spawn.id, step, errno: errno as i32 });
+                    self.dispatch(Event::PackFailed { id: spawn.id, step, errno: errno as i32 });
                 }
             }
             Action::Release { id } => self.release(id),
@@ -47,19 +47,19 @@ impl Shell {
             Action::Signal { target, signal } => self.signal(target, signal),
             Action::List => self.list(),
             Action::Walk { tree, purpose, roots } => self.walk(tree, purpose, &roots),
-            Action::Note(identity) => self.note(&identity),
+            Action::RecordAdopted(identity) => self.record_adopted(&identity),
             Action::Conclude(record) => self.conclude(&record),
         }
     }
 
     fn take_tail(&mut self, id: u64) -> ByteBuf {
-        let tail = self.kept.get_mut(&id).and_then(|kept| kept.tail.as_mut());
-        ByteBuf::from(tail.map(Tail::take_stock).unwrap_or_default())
+        let tail = self.resources.get_mut(&id).and_then(|resources| resources.tail.as_mut());
+        ByteBuf::from(tail.map(Tail::snapshot).unwrap_or_default())
     }
 
     fn send_exited(&mut self, id: u64, exit: Exit) {
-        // Nobody is there to be told.
-        if !self.machine.mourns() {
+        // With the BEAM gone there is nobody to read it.
+        if !self.machine.beam_is_gone() {
             let tail = self.take_tail(id);
             self.frames.send(&wire::Event::Exited { id, exit, tail });
         }
@@ -67,28 +67,29 @@ impl Shell {
     }
 
     fn forget(&mut self, id: u64) {
-        if let Some(kept) = self.kept.remove(&id) {
-            self.packed -= usize::from(kept.payload.is_some());
+        if let Some(resources) = self.resources.remove(&id) {
+            self.packed -= usize::from(resources.payload.is_some());
         }
     }
 
     fn release(&mut self, id: u64) {
-        let Some(kept) = self.kept.get_mut(&id) else { return };
-        // Order: watched before it may say something. Unwatched it would run, and nobody be told.
-        let watched = match &kept.gate {
+        let Some(resources) = self.resources.get_mut(&id) else { return };
+        // Order: the gate is watched before the child may report. Unwatched, it would run, and
+        // the BEAM would never hear of it.
+        let watched = match &resources.gate {
             Some(gate) => add(&self.epoll, gate.as_fd(), GATE | id),
             None => Ok(()),
         };
-        self.packed -= usize::from(kept.payload.is_some());
-        if let Err(errno) = watched.and_then(|()| kept.release()) {
-            self.tell(Event::NotPacked { id, step: Step::Descriptors, errno: errno as i32 });
+        self.packed -= usize::from(resources.payload.is_some());
+        if let Err(errno) = watched.and_then(|()| resources.release()) {
+            self.dispatch(Event::PackFailed { id, step: Step::Descriptors, errno: errno as i32 });
         }
     }
 
-    /// What the child had to say has been heard.
+    /// Closes the gate of a child that has reported.
     pub(super) fn close_gate(&mut self, id: u64) {
-        if let Some(kept) = self.kept.get_mut(&id) {
-            kept.gate = None;
+        if let Some(resources) = self.resources.get_mut(&id) {
+            resources.gate = None;
         }
     }
 
@@ -96,44 +97,44 @@ impl Shell {
         let (Target::Child(number) | Target::Group(number) | Target::Member(number)) = target;
         let Some(pid) = Pid::new(number.into()) else { return };
         let result = match target {
-            Target::Group(_) => offspring::signal_group(pid, signal),
+            Target::Group(_) => descendants::signal_group(pid, signal),
             Target::Member(_) => match self.held.get(&number) {
-                Some(relative) => relative.signal(signal),
+                Some(descendant) => descendant.signal(signal),
                 // A root of the walk.
-                None => offspring::signal_child(pid, signal),
+                None => descendants::signal_child(pid, signal),
             },
-            Target::Child(_) => offspring::signal_child(pid, signal),
+            Target::Child(_) => descendants::signal_child(pid, signal),
         };
         match result {
             Ok(_) => {}
             Err(Error::Signal { errno, .. } | Error::Os { errno, .. }) => {
-                self.tell(Event::Refused { pid: number, errno: errno as i32 });
+                self.dispatch(Event::Refused { pid: number, errno: errno as i32 });
             }
-            Err(refusal) => warn!("{refusal}"),
+            Err(refusal) => warn!("{signal} to {number} was not sent: {refusal}"),
         }
     }
 
     fn fork(&mut self, ids: &[(u64, bool)]) {
-        // Forking takes longer than whoever waits for an answer should.
+        // Order: answers first. Forking takes longer than a caller should wait for one.
         self.flush();
-        let mut batch: Vec<Expected> = Vec::with_capacity(ids.len());
+        let mut batch: Vec<PendingChild> = Vec::with_capacity(ids.len());
         for (id, asked) in ids {
-            match Expected::new(*id, *asked) {
-                Ok(expected) => batch.push(expected),
+            match PendingChild::new(*id, *asked) {
+                Ok(child) => batch.push(child),
                 Err(errno) => self.not_forked(*id, *asked, errno),
             }
         }
-        midwife::deliver(&mut batch, self.run_id, self.changes);
-        for expected in batch {
-            let (id, asked) = (expected.id, expected.asked);
-            let Some(forked) = expected.pid() else {
-                self.tell(Event::NotTried { asked });
+        fork_batch::fork_all(&mut batch, self.run_id, self.settings);
+        for child in batch {
+            let (id, asked) = (child.id, child.asked);
+            let Some(forked) = child.pid() else {
+                self.dispatch(Event::ForkNotTried { asked });
                 continue;
             };
-            match forked.and_then(|pid| self.identify(&expected, pid)) {
-                Ok(newborn) => {
-                    self.kept.insert(id, Kept::new(expected.gate));
-                    self.tell(Event::Forked { id, asked, outcome: Ok(newborn) });
+            match forked.and_then(|pid| self.identify(&child, pid)) {
+                Ok(forked) => {
+                    self.resources.insert(id, ChildResources::new(child.gate));
+                    self.dispatch(Event::Forked { id, asked, outcome: Ok(forked) });
                 }
                 Err(errno) => self.not_forked(id, asked, errno),
             }
@@ -141,46 +142,56 @@ impl Shell {
     }
 
     fn not_forked(&mut self, id: u64, asked: bool, errno: Errno) {
-        self.tell(Event::Forked { id, asked, outcome: Err(errno as i32) });
+        self.dispatch(Event::Forked { id, asked, outcome: Err(errno as i32) });
     }
 
-    /// Without an identity it must not run: nobody could find it again. Its gate closes, and it ends.
-    fn identify(&self, expected: &Expected, pid: Pid) -> Result<Newborn, Errno> {
-        let identity = match newborn::identify(pid, expected.before, expected.after) {
+    /// Returns who a child is. Without an identity it must not run, since nothing could find it again: its
+    /// gate closes, and it ends.
+    fn identify(&self, child: &PendingChild, pid: Pid) -> Result<ForkedChild, Errno> {
+        let identity = match forked::identify(pid, child.before, child.after) {
             Ok(Some(identity)) => identity,
             Err(Error::Os { errno, .. }) => return Err(errno),
             Ok(None) | Err(_) => return Err(Errno::ESRCH),
         };
         let known = identity.handle.is_some() || identity.settled;
         let wait =
-            if known { std::time::Duration::ZERO } else { newborn::settles_in(identity.start) };
-        Ok(Newborn { pid: pid.as_raw(), identity, settled_at: self.now() + wait })
+            if known { std::time::Duration::ZERO } else { forked::settles_in(identity.start) };
+        Ok(ForkedChild { pid: pid.as_raw(), identity, settled_at: self.now() + wait })
     }
 
-    /// Within a second of its adoption, so that the next start can end it if this guardian and its
-    /// BEAM should die together.
-    fn note(&mut self, identity: &Identity) {
+    /// Appends to the file of adopted processes, within a second of the adoption, so that the next start can
+    /// end it if this guardian and its BEAM should die together.
+    fn record_adopted(&mut self, identity: &Identity) {
         match adopted::append(&self.run_directory, identity) {
-            Ok(length) if length > 2 * self.noted + NOTES_LIMIT => {
+            Ok(length) if length > 2 * self.adopted_bytes + ADOPTED_LIMIT => {
                 // Tried again when it is twice as long, whatever comes of it: a file that is too long is
                 // better than a guardian that does nothing else.
-                self.noted = adopted::compact(&self.run_directory).unwrap_or(length);
+                self.adopted_bytes = adopted::compact(&self.run_directory).unwrap_or(length);
             }
             Ok(_) => {}
-            Err(error) => warn!("cannot note an adopted process: {error}"),
+            Err(error) => {
+                let (pid, directory) = (identity.pid, &self.run_directory);
+                warn!(
+                    "cannot record adopted process {pid} in {directory:?}: {error}; \
+                     if BEAM and guardian are killed together, the next start may not find it"
+                );
+            }
         }
     }
 
     fn conclude(&mut self, record: &Obituary) {
         if !record.survivors.is_empty() {
-            error!(survivors = ?record.survivors, "processes survived");
+            error!(survivors = ?record.survivors, "these processes survive SIGKILL; the next start tries again");
         }
         if let Err(error) = obituary::write(&self.run_directory, record) {
-            error!("cannot write the obituary: {error}");
+            let directory = &self.run_directory;
+            error!(
+                "cannot write the obituary to {directory:?}: {error}; the next start searches /proc"
+            );
         }
         let count = record.processes.len();
         if record.survivors.is_empty() {
-            info!(count, duration_ms = record.duration_ms, "everything is gone");
+            info!(count, duration_ms = record.duration_ms, "all processes have ended");
         }
         self.listener = None;
     }

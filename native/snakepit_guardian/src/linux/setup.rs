@@ -1,4 +1,4 @@
-//! What the guardian makes of itself before it does anything else.
+//! How the guardian sets itself up before it does anything else.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
@@ -18,9 +18,9 @@ use super::filter;
 const INPUT: i32 = 3;
 const OUTPUT: i32 = 4;
 
-/// What children are told of the guardian, and given back of what it changed for itself.
+/// What forked children need: who the guardian is, and what it has changed for itself and they get back.
 #[derive(Clone, Copy)]
-pub struct Changes {
+pub struct ForkSettings {
     /// The guardian's own pid.
     pub guardian: libc::pid_t,
     /// Whether the kernel closes many descriptors at once.
@@ -33,7 +33,7 @@ pub struct Changes {
     pub oom_score: Option<[u8; 8]>,
 }
 
-/// What the guardian ignores, and children do not.
+/// The signals that the guardian ignores, and children do not.
 pub const IGNORED: [libc::c_int; 7] = [
     libc::SIGINT,
     libc::SIGHUP,
@@ -45,7 +45,7 @@ pub const IGNORED: [libc::c_int; 7] = [
     libc::SIGXCPU,
 ];
 
-/// Async-signal-safe. Signals whose disposition cannot be changed are left as they are.
+/// `sigaction(2)`, async-signal-safe. Signals whose disposition cannot be changed are left as they are.
 pub fn set_disposition(signal: libc::c_int, disposition: libc::sighandler_t) {
     // SAFETY: the structure is a local, and neither disposition is a function of ours.
     unsafe {
@@ -55,8 +55,8 @@ pub fn set_disposition(signal: libc::c_int, disposition: libc::sighandler_t) {
     }
 }
 
-/// Takes the port's descriptors, after all others that were inherited have been closed; and says whether
-/// the kernel closes many at once.
+/// Returns the port's descriptors, after all others that were inherited have been closed; and whether the
+/// kernel has `close_range(2)`.
 pub fn port() -> Result<(OwnedFd, OwnedFd, bool), Errno> {
     // SAFETY: nothing else is open yet, so nobody owns these numbers.
     let closes_ranges = unsafe { child::close_range(5, libc::c_uint::MAX) };
@@ -76,16 +76,16 @@ pub fn port() -> Result<(OwnedFd, OwnedFd, bool), Errno> {
     Ok((input, output, closes_ranges))
 }
 
-/// What `/proc/self/fd` lists, the descriptor of that listing included, which is closed by now.
+/// Returns what `/proc/self/fd` lists, the descriptor of that listing included, which is closed by now.
 pub fn open_descriptors() -> Vec<RawFd> {
     let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
     let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     entries.filter_map(number).collect()
 }
 
-/// Every disposition as at boot, whatever the BEAM had; then only SIGCHLD and SIGTERM are heard, and
-/// those through a descriptor. Terminals and service managers address everyone: SIGINT, SIGHUP and,
-/// while the BEAM lives, SIGTERM are not for the guardian.
+/// `sigaction(2)` of every signal to its default, whatever the BEAM had; then `signalfd(2)` for SIGCHLD and
+/// SIGTERM alone. Terminals and service managers signal every process: SIGINT, SIGHUP and, while the BEAM
+/// lives, SIGTERM are not for the guardian.
 pub fn signals() -> Result<SignalFd, Errno> {
     for signal in 1..=libc::SIGRTMAX() {
         set_disposition(signal, libc::SIG_DFL);
@@ -100,9 +100,9 @@ pub fn signals() -> Result<SignalFd, Errno> {
     SignalFd::with_flags(&heard, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
 }
 
-/// Whoever below loses its parent becomes a child of the guardian. What the guardian needs for its work is
-/// tried here; the first that it is refused is returned.
-pub fn take_office() -> Result<(), Refusal> {
+/// `prctl(PR_SET_CHILD_SUBREAPER)`: a process below that loses its parent becomes a child of the guardian.
+/// The other calls that the guardian needs are tried here too; the first that is refused is returned.
+pub fn become_subreaper() -> Result<(), Refusal> {
     let refused = |call| move |errno| Refusal { call, errno };
     // SAFETY: integers only.
     let subreaper = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
@@ -138,17 +138,18 @@ impl Rights {
         Self { everyone: proc_text::has_capability(&status, CAP_KILL), users }
     }
 
-    /// Whether a process that becomes this user can be ended.
-    pub fn reach(self, user: Option<u32>) -> bool {
+    /// Returns whether the guardian can end a process that becomes this user.
+    pub fn can_signal(self, user: Option<u32>) -> bool {
         self.everyone || user.is_none_or(|user| self.users.contains(&user))
     }
 }
 
-/// Raises what helps the guardian to last, where it may.
-pub fn endure(closes_ranges: bool) -> Changes {
+/// `setrlimit(2)`, `setpriority(2)` and the OOM score: raises what keeps the guardian alive, where it may.
+/// Returns what it was.
+pub fn raise_limits(closes_ranges: bool) -> ForkSettings {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
     let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
-    // A fork bomb takes its share of the processor from everyone else, this one not.
+    // A fork bomb takes processor time from everyone else, but not from this process.
     // SAFETY: integers only.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     // SAFETY: integers only.
@@ -160,7 +161,7 @@ pub fn endure(closes_ranges: bool) -> Changes {
     let file = "/proc/self/oom_score_adj";
     let before = std::fs::read_to_string(file).ok().and_then(|text| text_of(text.trim()));
     let oom_score = before.filter(|_| std::fs::write(file, "-1000").is_ok());
-    Changes {
+    ForkSettings {
         closes_ranges,
         guardian: Pid::current().as_raw(),
         descriptors: libc::rlimit { rlim_cur: soft, rlim_max: hard },
@@ -169,7 +170,7 @@ pub fn endure(closes_ranges: bool) -> Changes {
     }
 }
 
-/// A number as text that needs no heap, which children do not have.
+/// Returns a number as text that needs no heap, which children do not have.
 fn text_of(number: &str) -> Option<[u8; 8]> {
     let mut text = [0; 8];
     // The last stays zero.

@@ -1,4 +1,4 @@
-//! The event loop: what the BEAM asks, what children say, what time brings.
+//! The event loop: requests of the BEAM, reports of children, timers.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -12,19 +12,19 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signalfd::SignalFd;
 use serde_bytes::ByteBuf;
-use snakepit_core::offspring::{OwnChildren, Relative};
+use snakepit_core::descendants::{Descendant, OwnChildren};
 use snakepit_core::run_id::RunId;
 use snakepit_core::wire::{self, Hello, Request};
-use snakepit_core::{Error, Identity, Pid, Process, newborn, threads};
+use snakepit_core::{Error, Identity, Pid, Process, forked, threads};
 use snakepit_guardian::budget::Budget;
 use snakepit_guardian::event::Time;
 use snakepit_guardian::{Event, Machine};
 use tracing::{info, warn};
 
 use super::frames::{Frames, Incoming};
-use super::gate::Kept;
 use super::listener::Listener;
-use super::setup::{Changes, Rights};
+use super::resources::ChildResources;
+use super::setup::{ForkSettings, Rights};
 use super::{image, log};
 
 /// What a descriptor is to the loop. The number of a child or connection is in the lower bits.
@@ -45,20 +45,20 @@ pub struct Shell {
     pub epoll: Epoll,
     pub frames: Frames,
     signals: SignalFd,
-    pub changes: Changes,
+    pub settings: ForkSettings,
     pub rights: Rights,
     beam: Option<Process>,
-    /// Threads of the BEAM, whose end is the first that there is to hear of its own.
+    /// Threads of the BEAM, whose end is the first sign of the BEAM's.
     threads: Vec<OwnedFd>,
     pub run_id: RunId,
     pub run_directory: PathBuf,
     pub tail_bytes: usize,
     /// What belongs to each child.
-    pub kept: HashMap<u64, Kept>,
+    pub resources: HashMap<u64, ChildResources>,
     /// How many payloads wait in memory for their release.
     pub packed: usize,
     /// What the last walks have found.
-    pub held: HashMap<i32, Relative>,
+    pub held: HashMap<i32, Descendant>,
     pub own_children: OwnChildren,
     /// Whether a child was reaped since the list of children was last read.
     pub reaped_since_list: bool,
@@ -73,16 +73,16 @@ pub struct Shell {
     /// `/dev/null`, once it was needed.
     pub null: Option<Rc<OwnedFd>>,
     /// How long the file of adopted processes was when it was last compacted.
-    pub noted: u64,
+    pub adopted_bytes: u64,
     output_watched: bool,
 }
 
 impl Shell {
-    /// Reads the BEAM's first frame and answers it. `Err` is what to tell the BEAM before ending.
+    /// Answers the BEAM's first frame. `Err` is what to tell the BEAM before ending.
     pub fn greet(
         frames: Frames,
         signals: SignalFd,
-        changes: Changes,
+        settings: ForkSettings,
         hello: Hello,
     ) -> Result<Self, (Frames, String)> {
         let run_id = RunId::from_bytes(hello.run_id.as_bytes());
@@ -98,7 +98,7 @@ impl Shell {
         let made = || Ok::<_, Errno>((new_epoll()?, new_epoll()?));
         let (epoll, tails) = match made() {
             Ok(both) => both,
-            Err(errno) => return Err((frames, format!("no epoll: {errno}"))),
+            Err(errno) => return Err((frames, format!("epoll_create1: {errno}"))),
         };
         let own_children = match OwnChildren::open() {
             Ok(own_children) => own_children,
@@ -106,9 +106,12 @@ impl Shell {
         };
         let run_directory = Path::new(OsStr::from_bytes(&hello.run_directory)).to_path_buf();
         let listener = Listener::open(beam.as_raw(), &run_directory);
-        let no_socket = "cannot create the socket for piped stdio in";
-        let listener =
-            listener.inspect_err(|errno| warn!("{no_socket} {run_directory:?}: {errno}"));
+        let listener = listener.inspect_err(|errno| {
+            warn!(
+                "cannot create the socket for piped stdio and lifelines in {run_directory:?}: {errno}; \
+                 workers that need one cannot start"
+            );
+        });
         let mut shell = Self {
             tail_bytes: usize::try_from(hello.tail_bytes).unwrap_or(usize::MAX / 4),
             machine: Machine::new(hello, run_id),
@@ -116,13 +119,13 @@ impl Shell {
             epoll,
             frames,
             signals,
-            changes,
+            settings,
             rights: Rights::own(),
             beam: None,
             threads: threads::watch_schedulers(beam),
             run_id,
             run_directory,
-            kept: HashMap::new(),
+            resources: HashMap::new(),
             packed: 0,
             held: HashMap::new(),
             own_children,
@@ -133,7 +136,7 @@ impl Shell {
             accepts_at: None,
             environment: image::own_environment(),
             null: None,
-            noted: 0,
+            adopted_bytes: 0,
             output_watched: false,
         };
         if let Err(why) = shell.watch_everything(beam) {
@@ -149,7 +152,7 @@ impl Shell {
         Ok(shell)
     }
 
-    /// One that is deaf to any of these would be worse than none.
+    /// Adds all descriptors to `epoll`. A guardian that misses any of them would be worse than none.
     fn watch_everything(&mut self, beam: Pid) -> Result<(), String> {
         // The port's end of file says the same, unless some stray process holds the port open.
         self.beam = match Process::open(beam) {
@@ -158,8 +161,8 @@ impl Shell {
             Err(_unclear) => None,
         };
         if self.beam.is_none() {
-            // Gone already, so the port is about to say so.
-            warn!("the BEAM has no process {beam}");
+            // The port is about to report it, too.
+            warn!("the BEAM, pid {beam}, has no process: it has ended, and everything is about to");
         }
         let sources = [
             (Some(self.frames.input.as_fd()), INPUT),
@@ -170,11 +173,11 @@ impl Shell {
         ];
         for (source, token) in sources {
             let watched = source.map_or(Ok(()), |source| add(&self.epoll, source, token));
-            watched.map_err(|errno| format!("cannot watch everything: {errno}"))?;
+            watched.map_err(|errno| format!("epoll_ctl: {errno}"))?;
         }
         for thread in &self.threads {
             let watched = add(&self.epoll, thread.as_fd(), THREAD);
-            watched.map_err(|errno| format!("cannot watch the BEAM's threads: {errno}"))?;
+            watched.map_err(|errno| format!("epoll_ctl of the BEAM's threads: {errno}"))?;
         }
         Ok(())
     }
@@ -182,21 +185,21 @@ impl Shell {
     /// Runs until there is nothing left to guard.
     pub fn run(mut self, early: Vec<Request>) {
         for request in early {
-            self.obey(request);
+            self.handle_request(request);
         }
         let mut events = [EpollEvent::empty(); 128];
         while !self.machine.is_done() {
             self.machine.pass_time(self.now());
             self.perform_all();
-            self.pass_on_log();
+            self.forward_log();
             self.flush();
             if self.machine.is_done() {
                 break;
             }
             // Interrupted or not, there may be something to do.
             let count = self.epoll.wait(&mut events, self.timeout()).unwrap_or_default();
-            // Children that have ended are reaped last: what they said before comes first.
-            // Output that the guardian only keeps comes after everything that someone waits for.
+            // Order: children that have ended are reaped last, after what they reported before. Output that
+            // the guardian only keeps comes after everything that a caller waits for.
             let (mut reap, mut pump) = (false, false);
             for event in &events[..count] {
                 reap |= event.data() == SIGNALS;
@@ -207,23 +210,23 @@ impl Shell {
                 self.reap();
             }
             if pump {
-                self.pump_tails();
+                self.read_tails();
             }
             self.resume_accepting();
             if self.budget.resume(self.now()) {
                 let _ = add(&self.epoll, self.tails.0.as_fd(), TAILS);
             }
         }
-        self.pass_on_log();
+        self.forward_log();
         self.frames.flush();
     }
 
-    /// How long the guardian has run.
+    /// Returns how long the guardian has run.
     pub fn now(&self) -> Time {
         self.begun.elapsed()
     }
 
-    pub fn tell(&mut self, event: Event) {
+    pub fn dispatch(&mut self, event: Event) {
         let now = self.now();
         self.machine.handle(now, event);
     }
@@ -231,14 +234,16 @@ impl Shell {
     fn handle(&mut self, data: u64) {
         let number = data & !KIND;
         match data & KIND {
-            INPUT => self.listen(),
+            INPUT => self.read_requests(),
             SIGNALS => self.drain_signals(),
-            BEAM => self.mourn("pidfd"),
-            THREAD => self.mourn("thread"),
+            BEAM => self.beam_gone("pidfd"),
+            THREAD => self.beam_gone("thread"),
             GATE => {
-                if let Some(verdict) = self.kept.get(&number).and_then(Kept::verdict) {
+                if let Some(result) =
+                    self.resources.get(&number).and_then(ChildResources::exec_result)
+                {
                     self.close_gate(number);
-                    self.tell(Event::Gate { id: number, verdict });
+                    self.dispatch(Event::Gate { id: number, result });
                     self.perform_all();
                 }
             }
@@ -249,28 +254,30 @@ impl Shell {
         }
     }
 
-    fn listen(&mut self) {
+    fn read_requests(&mut self) {
         match self.frames.receive() {
-            Incoming::Requests(requests) => requests.into_iter().for_each(|one| self.obey(one)),
-            Incoming::Closed => self.mourn("port"),
+            Incoming::Requests(requests) => {
+                requests.into_iter().for_each(|one| self.handle_request(one))
+            }
+            Incoming::Closed => self.beam_gone("port"),
             Incoming::Garbage(reason) => {
-                // Nothing after it can be trusted, so nobody is there to serve any more.
-                warn!("{reason}");
+                // Nothing after it can be trusted, so this is as if the BEAM were gone.
+                warn!("the BEAM's port: {reason}; all processes are ended");
                 self.frames.send(&wire::Event::Refused { reason: reason.into() });
                 self.frames.flush();
-                self.mourn("port");
+                self.beam_gone("port");
             }
         }
     }
 
     /// Order: all that follows from a request is done before the next one is looked at.
-    fn obey(&mut self, request: Request) {
-        self.tell(Event::Request(request));
+    fn handle_request(&mut self, request: Request) {
+        self.dispatch(Event::Request(request));
         self.perform_all();
     }
 
-    fn mourn(&mut self, by: &'static str) {
-        if self.machine.mourns() {
+    fn beam_gone(&mut self, by: &'static str) {
+        if self.machine.beam_is_gone() {
             return;
         }
         let _ = self.epoll.delete(&self.frames.input);
@@ -279,7 +286,7 @@ impl Shell {
         }
         // Closed, they are out of the loop as well.
         self.threads.clear();
-        self.tell(Event::BeamGone { by, at_ms: wall_clock_ms() });
+        self.dispatch(Event::BeamGone { by, at_ms: wall_clock_ms() });
         self.perform_all();
         self.reap();
     }
@@ -287,22 +294,23 @@ impl Shell {
     fn drain_signals(&mut self) {
         while let Ok(Some(signal)) = self.signals.read_signal() {
             if signal.ssi_signo == libc::SIGTERM as u32 {
-                // A service manager addresses everyone. While the BEAM lives it is the BEAM's to
-                // decide; afterwards the guardian is at it already.
-                info!("ignored SIGTERM from {}", signal.ssi_pid);
+                // A service manager signals every process of the service. While the BEAM lives it decides;
+                // afterwards the guardian is ending everything already.
+                info!("ignored SIGTERM from pid {}: stop the BEAM instead", signal.ssi_pid);
             }
         }
     }
 
     /// Reads once from each child that has printed something.
-    fn pump_tails(&mut self) {
+    fn read_tails(&mut self) {
         let begun = self.now();
         let mut events = [EpollEvent::empty(); 128];
         let count = self.tails.wait(&mut events, EpollTimeout::ZERO).unwrap_or_default();
         for event in &events[..count] {
-            let tail = self.kept.get_mut(&event.data()).and_then(|kept| kept.tail.as_mut());
+            let tail =
+                self.resources.get_mut(&event.data()).and_then(|resources| resources.tail.as_mut());
             if let Some(tail) = tail {
-                if !tail.pump() {
+                if !tail.read() {
                     let _ = self.tails.delete(&tail.output);
                 }
             }
@@ -312,9 +320,9 @@ impl Shell {
         }
     }
 
-    fn pass_on_log(&mut self) {
+    fn forward_log(&mut self) {
         for (level, message) in log::take() {
-            if self.machine.mourns() || self.machine.is_done() {
+            if self.machine.beam_is_gone() || self.machine.is_done() {
                 log::write(&self.run_directory, level, &message);
             } else {
                 let level = level.as_str().to_ascii_lowercase();
@@ -334,7 +342,7 @@ impl Shell {
     }
 
     fn timeout(&self) -> EpollTimeout {
-        if self.machine.is_hurried() {
+        if self.machine.must_fork_now() {
             return EpollTimeout::ZERO;
         }
         let deadlines = [self.machine.deadline(), self.budget.deadline(), self.accepts_at];
@@ -350,24 +358,24 @@ fn new_epoll() -> Result<Epoll, Errno> {
     Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
 }
 
-/// From here on the loop hears when there is something to read; `data` says for whom.
+/// `epoll_ctl(2)`: reports from now on when there is something to read; `data` says for whom.
 pub fn add(epoll: &Epoll, fd: BorrowedFd, data: u64) -> Result<(), Errno> {
     epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, data))
 }
 
-/// Taken when nobody else can get this pid and start time any more, which is at once where the kernel
-/// has handles.
+/// Returns the guardian's identity, once no other process can get this pid and start time any more, which is
+/// at once where the kernel has handles.
 fn own_identity() -> Option<Identity> {
     let own = || Process::open(Pid::current()).ok()?.map(|process| process.identity().clone());
     let identity = own()?;
     if identity.handle.is_some() || identity.settled {
         return Some(identity);
     }
-    std::thread::sleep(newborn::settles_in(identity.start));
+    std::thread::sleep(forked::settles_in(identity.start));
     own()
 }
 
-/// For people only: no decision depends on it.
+/// Returns milliseconds since the epoch, for people: no decision depends on it.
 pub fn wall_clock_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_millis().try_into().unwrap_or(i64::MAX)

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
+use snakepit_core::error::errno;
 use snakepit_core::wire::{Spawn, Stdio, Step};
 
 use super::gate::Payload;
@@ -18,20 +19,20 @@ use super::shell::{Shell, add};
 use super::tail::Tail;
 
 /// How many images are kept in memory until their child is released.
-const MAX_KEPT: usize = 16;
+const MAX_IN_MEMORY: usize = 16;
 
 /// What a child gets, and what stays here.
 type Streams = (Vec<Rc<OwnedFd>>, Option<Tail>);
 
 impl Shell {
-    /// Packs what a waiting child is to run. It goes through the gate with the release.
+    /// Prepares the payload of a waiting child. It goes through the gate with the release.
     pub(super) fn pack(&mut self, spawn: &Spawn) -> Result<(), (Step, Errno)> {
-        // Nobody could end it, and the kernel would not end it with the guardian.
-        if !self.rights.reach(spawn.uid) {
+        // The guardian could not end it, nor would the kernel end it with the guardian.
+        if !self.rights.can_signal(spawn.uid) {
             return Err((Step::Rights, Errno::EPERM));
         }
-        let sparing = self.packed >= MAX_KEPT;
-        let image = image::build(spawn, &self.environment, sparing)
+        let as_file = self.packed >= MAX_IN_MEMORY;
+        let image = image::build(spawn, &self.environment, as_file)
             .map_err(|errno| (Step::Execute, errno))?;
         let (mut streams, tail) =
             self.streams(&spawn.stdio).map_err(|errno| (Step::Stdio, errno))?;
@@ -39,18 +40,18 @@ impl Shell {
             streams.push(Rc::new(self.connection(token).map_err(|errno| (Step::Stdio, errno))?));
         }
         if let Some(tail) = &tail {
-            // Unwatched its pipe would become full, and the program wait for ever.
+            // If nothing reads it, its pipe fills up, and the program waits forever.
             let watched = add(&self.tails, tail.output.as_fd(), spawn.id);
             watched.map_err(|errno| (Step::Stdio, errno))?;
         }
-        let kept = self.kept.get_mut(&spawn.id).ok_or((Step::Fork, Errno::ESRCH))?;
-        kept.payload = Some(Box::new(Payload { image, streams }));
-        kept.tail = tail;
+        let resources = self.resources.get_mut(&spawn.id).ok_or((Step::Fork, Errno::ESRCH))?;
+        resources.payload = Some(Box::new(Payload { image, streams }));
+        resources.tail = tail;
         self.packed += 1;
         Ok(())
     }
 
-    /// Standard input, output and error, and the reading end of what the guardian keeps.
+    /// Returns standard input, output and error, and the reading end of what the guardian keeps.
     fn streams(&mut self, stdio: &Stdio) -> Result<Streams, Errno> {
         match stdio {
             Stdio::Tail => {
@@ -83,7 +84,7 @@ impl Shell {
         }
     }
 
-    /// Opened once: nobody can tell one from another.
+    /// `open(2)` of `/dev/null`, once for all children.
     fn null(&mut self) -> Result<Rc<OwnedFd>, Errno> {
         if let Some(null) = &self.null {
             return Ok(null.clone());
@@ -101,7 +102,8 @@ impl Shell {
         Ok((Tail::new(reader, self.tail_bytes), writer))
     }
 
-    /// The BEAM connects and shows its token before it asks, so both are there, if only in a queue.
+    /// Returns the connection with this token. The BEAM connects and sends its token before it asks for the
+    /// child, so both are there, if only in a queue.
     fn connection(&mut self, token: &[u8]) -> Result<OwnedFd, Errno> {
         self.accept();
         self.read_tokens();
@@ -110,7 +112,7 @@ impl Shell {
     }
 }
 
-/// Opened without waiting: a FIFO without a reader is an error, not a halt of the guardian.
+/// `open(2)` with `O_NONBLOCK`: a FIFO without a reader is an error, and does not block the guardian.
 fn append_to(path: &Path) -> Result<OwnedFd, Errno> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(0o644).custom_flags(libc::O_NONBLOCK);
@@ -121,8 +123,4 @@ fn append_to(path: &Path) -> Result<OwnedFd, Errno> {
 
 fn duplicate(fd: &impl AsFd) -> Result<OwnedFd, Errno> {
     fd.as_fd().try_clone_to_owned().map_err(|error| errno(&error))
-}
-
-fn errno(error: &std::io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }

@@ -21,12 +21,12 @@ impl Tail {
         Self { output, limit, bytes: Vec::new() }
     }
 
-    /// Reads once. False when nobody can write any more.
-    pub fn pump(&mut self) -> bool {
+    /// `read(2)`, once. Returns false when no process can write any more.
+    pub fn read(&mut self) -> bool {
         self.read_once() != Ok(0)
     }
 
-    /// Reads what is there now, and no more: whoever still writes may go on for ever.
+    /// `read(2)` of what is there now, and no more: a process that still writes may go on forever.
     fn drain(&mut self) {
         // A pipe holds four chunks, or 64 if its writer has enlarged it.
         for _ in 0..64 {
@@ -36,13 +36,13 @@ impl Tail {
         }
     }
 
-    /// The last bytes, with all that has been written up to now.
-    pub fn take_stock(&mut self) -> Vec<u8> {
+    /// Returns the last bytes, with all that has been written up to now.
+    pub fn snapshot(&mut self) -> Vec<u8> {
         self.drain();
         self.content().to_vec()
     }
 
-    /// The last bytes, oldest first.
+    /// Returns the last bytes, oldest first.
     fn content(&self) -> &[u8] {
         &self.bytes[self.bytes.len().saturating_sub(self.limit)..]
     }
@@ -51,7 +51,7 @@ impl Tail {
         let mut chunk = [0; CHUNK];
         let count = read(&self.output, &mut chunk)?;
         let new = &chunk[count.saturating_sub(self.limit)..count];
-        // Kept up to twice the limit, so that old bytes move once per limit and not once per read.
+        // ChildResources up to twice the limit, so that old bytes move once per limit and not once per read.
         if self.bytes.len() + new.len() > 2 * self.limit {
             let surplus = (self.bytes.len() + new.len() - self.limit).min(self.bytes.len());
             self.bytes.drain(..surplus);
@@ -76,7 +76,7 @@ mod tests {
             let text = format!("{round};");
             all.extend_from_slice(text.as_bytes());
             write(&input, text.as_bytes()).unwrap();
-            assert!(tail.pump());
+            assert!(tail.read());
             assert_eq!(tail.content(), &all[all.len().saturating_sub(10)..]);
             assert!(tail.bytes.capacity() <= 64);
         }
@@ -84,7 +84,7 @@ mod tests {
         tail.drain();
         assert_eq!(tail.content(), [b'x'; 10]);
         drop(input);
-        assert!(!tail.pump());
+        assert!(!tail.read());
     }
 
     #[test]
@@ -92,7 +92,7 @@ mod tests {
         let (output, input) = pipe2(OFlag::O_NONBLOCK).unwrap();
         let mut tail = Tail::new(output, 0);
         write(&input, b"abc").unwrap();
-        assert!(tail.pump());
+        assert!(tail.read());
         assert_eq!(tail.content(), b"");
     }
 }

@@ -9,7 +9,7 @@ use snakepit_core::lineage::Lineage;
 use snakepit_core::run_id::RunId;
 use snakepit_core::wire::{self, Exit, Hello, KillMode, Request, Spawn, StopPolicy};
 use snakepit_core::{Pid, Signal};
-use snakepit_guardian::event::{Member, Newborn, Purpose, Seen, Target, Verdict};
+use snakepit_guardian::event::{Adoptee, ExecResult, ForkedChild, Member, Purpose, Target};
 use snakepit_guardian::{Action, Event, Machine};
 
 use super::kernel::{GUARDIAN, Kernel, Nature, Process, Serial, State};
@@ -21,7 +21,7 @@ pub struct Shell {
     pub kernel: Kernel,
     pub machine: Machine,
     run_id: RunId,
-    /// Children that the BEAM was told of and that wait.
+    /// Children that the BEAM knows of and that wait.
     pub ready: Vec<u64>,
     /// Children that were released, by pid.
     pub out: BTreeMap<u64, i32>,
@@ -37,7 +37,7 @@ pub struct Shell {
     pub scope: Option<HashSet<u64>>,
     pub concluded: Option<Vec<i64>>,
     /// Whether the list of children cannot be read now.
-    pub blind: bool,
+    pub list_fails: bool,
     /// Whether walks leave some out.
     pub forgetful: bool,
 }
@@ -70,23 +70,23 @@ impl Shell {
             gone: HashSet::new(),
             scope: None,
             concluded: None,
-            blind: false,
+            list_fails: false,
             forgetful: false,
         }
     }
 
-    pub fn tell(&mut self, event: Event) {
+    pub fn dispatch(&mut self, event: Event) {
         self.machine.handle(self.kernel.now, event);
     }
 
     pub fn request(&mut self, request: Request) {
-        self.tell(Event::Request(request));
+        self.dispatch(Event::Request(request));
         self.perform_all();
     }
 
     /// One turn of the loop.
     pub fn turn(&mut self) {
-        self.hear_gates();
+        self.report_exec_results();
         self.reap();
         self.machine.pass_time(self.kernel.now);
         self.perform_all();
@@ -102,15 +102,15 @@ impl Shell {
 
     fn perform(&mut self, action: Action) {
         match action {
-            Action::Send(event) => self.hear(event),
+            Action::Send(event) => self.receive(event),
             Action::SendExited { id, .. } => {
                 self.out.remove(&id);
             }
-            Action::SendTail { .. } | Action::Note(_) | Action::Release { .. } => {}
+            Action::SendTail { .. } | Action::RecordAdopted(_) | Action::Release { .. } => {}
             Action::Pack(spawn) => {
                 if self.kernel.random(20) == 0 {
                     let (step, errno) = (wire::Step::Stdio, libc::EMFILE);
-                    self.tell(Event::NotPacked { id: spawn.id, step, errno });
+                    self.dispatch(Event::PackFailed { id: spawn.id, step, errno });
                 }
             }
             Action::Drop { id } => {
@@ -149,12 +149,12 @@ impl Shell {
         let outcome = pid.ok_or(libc::EAGAIN).map(|pid| {
             self.kernel.lead(pid);
             let wait = Duration::from_millis(10 * self.kernel.random(2) as u64);
-            Newborn { pid, identity: identity(pid), settled_at: self.kernel.now + wait }
+            ForkedChild { pid, identity: identity(pid), settled_at: self.kernel.now + wait }
         });
-        if let Ok(newborn) = &outcome {
-            self.released.insert(newborn.pid, id);
+        if let Ok(child) = &outcome {
+            self.released.insert(child.pid, id);
         }
-        self.tell(Event::Forked { id, asked, outcome });
+        self.dispatch(Event::Forked { id, asked, outcome });
     }
 
     /// Gives a waiting child something to run.
@@ -172,22 +172,22 @@ impl Shell {
         }
     }
 
-    /// A released child says what came of it, in its own time.
-    fn hear_gates(&mut self) {
+    /// A released child reports whether its program runs, in its own time.
+    fn report_exec_results(&mut self) {
         let waiting: Vec<(u64, i32)> = self.out.iter().map(|(id, pid)| (*id, *pid)).collect();
         for (id, pid) in waiting {
             if self.machine.released(pid) == Some(id) && self.kernel.random(2) == 0 {
-                let verdict = if self.kernel.random(10) == 0 {
+                let result = if self.kernel.random(10) == 0 {
                     self.kernel.exit(pid, 0);
-                    Verdict::Failed(wire::Step::Execute, libc::ENOENT)
+                    ExecResult::Failed(wire::Step::Execute, libc::ENOENT)
                 } else {
                     let nature = self.plans.remove(&pid).unwrap_or_default();
                     if let Some(process) = self.kernel.processes.get_mut(&pid) {
                         process.nature = nature;
                     }
-                    Verdict::Executed
+                    ExecResult::Executed
                 };
-                self.tell(Event::Gate { id, verdict });
+                self.dispatch(Event::Gate { id, result });
                 self.perform_all();
             }
         }
@@ -203,33 +203,33 @@ impl Shell {
             });
             let Some(pid) = dead else { break };
             if !self.machine.knows(pid) {
-                let seen = self.seen(pid);
-                self.tell(Event::Adopted(seen));
+                let adoptee = self.observe(pid);
+                self.dispatch(Event::Adopted(adoptee));
             }
             if let Some(id) = self.machine.released(pid) {
-                self.tell(Event::Gate { id, verdict: Verdict::Executed });
+                self.dispatch(Event::Gate { id, result: ExecResult::Executed });
             }
             self.perform_all();
             let Some(signal) = self.kernel.reap(pid) else { break };
             self.released.remove(&pid);
             self.reaped_since_list = true;
             let signal = (signal != 0).then_some(signal);
-            self.tell(Event::Reaped { pid, exit: Exit { signal, ..Exit::default() } });
+            self.dispatch(Event::Reaped { pid, exit: Exit { signal, ..Exit::default() } });
             if self.kernel.random(2) == 0 {
                 self.kernel.jiffy();
             }
         }
         if self.kernel.children.is_empty() {
-            self.tell(Event::Alone);
+            self.dispatch(Event::NoChildren);
         }
         self.perform_all();
     }
 
     /// The list grows while it is read.
     fn list(&mut self) {
-        if self.blind {
+        if self.list_fails {
             self.reaped_since_list = true;
-            self.tell(Event::NotListed);
+            self.dispatch(Event::ListFailed);
             return;
         }
         if std::mem::take(&mut self.reaped_since_list) {
@@ -238,12 +238,12 @@ impl Shell {
         while let Some(pid) = self.kernel.children.get(self.list_position).copied() {
             self.list_position += 1;
             if !self.machine.knows(pid) {
-                let seen = self.seen(pid);
-                self.tell(Event::Adopted(seen));
+                let adoptee = self.observe(pid);
+                self.dispatch(Event::Adopted(adoptee));
             }
             self.kernel.jiffy();
         }
-        self.tell(Event::Listed);
+        self.dispatch(Event::Listed);
     }
 
     fn walk(&mut self, tree: u64, purpose: Purpose, roots: &[i32]) {
@@ -266,7 +266,7 @@ impl Shell {
                 self.kernel.jiffy();
             }
         }
-        self.tell(Event::Below { tree, purpose, members });
+        self.dispatch(Event::Walked { tree, purpose, members });
     }
 
     fn member(&self, pid: i32) -> Member {
@@ -283,9 +283,9 @@ impl Shell {
         }
     }
 
-    fn seen(&self, pid: i32) -> Seen {
+    fn observe(&self, pid: i32) -> Adoptee {
         let process = &self.kernel.processes[&pid];
-        Seen {
+        Adoptee {
             member: self.member(pid),
             session: process.session,
             lineage: process.lineage.and_then(Lineage::from_limit),
@@ -318,18 +318,18 @@ impl Shell {
         };
         if let Err(errno) = result {
             if errno != libc::ESRCH {
-                self.tell(Event::Refused { pid, errno });
+                self.dispatch(Event::Refused { pid, errno });
             }
         }
     }
 
-    fn hear(&mut self, event: wire::Event) {
+    fn receive(&mut self, event: wire::Event) {
         match event {
             wire::Event::Ready { id, .. } => self.ready.push(id),
             wire::Event::TreeGone { id, survivors, .. } => {
                 self.check_gone(id, &survivors);
                 self.check_survivors(&survivors);
-                assert!(self.gone.insert(id), "the end of {id} is told twice");
+                assert!(self.gone.insert(id), "the end of {id} is reported twice");
             }
             wire::Event::AllGone { survivors, .. } => {
                 for id in self.scope.take().unwrap_or_default() {
@@ -340,17 +340,17 @@ impl Shell {
         }
     }
 
-    /// Nobody of this tree is left, unless somebody is named who could not be ended.
+    /// No process of this tree is left, unless survivors are named.
     fn check_gone(&self, id: u64, survivors: &[i64]) {
         let left = |one: &Process| one.tree == Some(id) && one.lineage.is_some();
         for (pid, process) in self.kernel.living().filter(|(_, one)| left(one)) {
-            // Who is named may have died since, and left something behind that is not.
+            // A survivor may have died since, and left a process behind that is not named.
             let named = !survivors.is_empty();
             assert!(named, "{id} is said to be gone, but {pid} is there: {process:?}");
         }
     }
 
-    /// Nobody is given up that could be ended.
+    /// No process is given up that could be ended.
     fn check_survivors(&self, survivors: &[i64]) {
         // A moment ago it could not, and that was the last try for a second.
         if self.kernel.now < self.kernel.let_go_at + Duration::from_secs(1) {

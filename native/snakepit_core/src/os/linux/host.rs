@@ -6,7 +6,7 @@ use std::{fs, io};
 
 use nix::errno::Errno;
 
-use crate::identity;
+use crate::{entropy, identity};
 
 /// The variable in which a BEAM tells its guardian what it has made up for the boot.
 const LIFE: &str = "SNAKEPIT_LIFE";
@@ -19,14 +19,14 @@ struct Host {
 
 static HOST: OnceLock<Host> = OnceLock::new();
 
-/// Reads both, once. Where one of them cannot be had, the boot is a name for this life of a BEAM; an
-/// error is one that may pass, and then nothing is known yet: whoever went on would take its own
-/// processes for those of another machine.
-pub(crate) fn learn() -> Result<(), Errno> {
+/// Reads boot and pid namespace from `/proc`, once. Where one of them is not to be had, the boot is a name
+/// for this life of a BEAM. An error is one that may pass, and then nothing is known yet: a caller that
+/// went on would take its own processes for those of another machine.
+pub(crate) fn load_host_ids() -> Result<(), Errno> {
     if HOST.get().is_none() {
-        let boot = or_nothing(fs::read_to_string("/proc/sys/kernel/random/boot_id"))?;
+        let boot = if_present(fs::read_to_string("/proc/sys/kernel/random/boot_id"))?;
         let boot = boot.and_then(|text| parse_uuid(text.trim())).filter(identity::is_known_boot);
-        let namespace = or_nothing(fs::metadata("/proc/self/ns/pid"))?.map(|file| file.ino());
+        let namespace = if_present(fs::metadata("/proc/self/ns/pid"))?.map(|file| file.ino());
         let boot = match (boot, namespace) {
             (Some(boot), Some(_)) => boot,
             _ => life()?,
@@ -36,7 +36,7 @@ pub(crate) fn learn() -> Result<(), Errno> {
     Ok(())
 }
 
-/// What stands for a boot that cannot be told: random, and handed on to the guardian, so that BEAM and
+/// Returns what stands for an unknown boot: random, and handed on to the guardian, so that BEAM and
 /// guardian know each other's processes, and no other life of a BEAM takes them for its own.
 fn life() -> Result<[u8; 16], Errno> {
     let given = std::env::var(LIFE).ok().and_then(|text| parse_uuid(&text));
@@ -44,11 +44,12 @@ fn life() -> Result<[u8; 16], Errno> {
         return Ok(life);
     }
     let mut life = [0; 16];
-    life[8..].copy_from_slice(&getrandom::u64().map_err(|_| Errno::EIO)?.to_be_bytes());
+    life[8..].copy_from_slice(&entropy::number()?.to_be_bytes());
     Ok(life)
 }
 
-fn or_nothing<T>(read: io::Result<T>) -> Result<Option<T>, Errno> {
+/// `None` for what is not there or may not be read; an error is one that may pass.
+fn if_present<T>(read: io::Result<T>) -> Result<Option<T>, Errno> {
     match read {
         Ok(found) => Ok(Some(found)),
         Err(error) => match error.raw_os_error().map(Errno::from_raw) {
@@ -59,7 +60,7 @@ fn or_nothing<T>(read: io::Result<T>) -> Result<Option<T>, Errno> {
 }
 
 fn host() -> Host {
-    let _ = learn();
+    let _ = load_host_ids();
     HOST.get().copied().unwrap_or_default()
 }
 
@@ -103,7 +104,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_nothing_and_what_cannot_be_read_is_an_error() {
-        let read = |errno: Errno| or_nothing::<()>(Err(io::Error::from_raw_os_error(errno as i32)));
+        let read = |errno: Errno| if_present::<()>(Err(io::Error::from_raw_os_error(errno as i32)));
         assert_eq!(read(Errno::ENOENT), Ok(None));
         assert_eq!(read(Errno::EACCES), Ok(None));
         for errno in [Errno::EIO, Errno::EMFILE, Errno::ENOMEM] {

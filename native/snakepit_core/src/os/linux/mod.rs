@@ -4,7 +4,7 @@ mod host;
 mod pidfd;
 mod procfs;
 
-pub(crate) use host::{boot_id, learn, life_variable, pid_namespace};
+pub(crate) use host::{boot_id, life_variable, load_host_ids, pid_namespace};
 pub(crate) use pidfd::{Reference, open_thread, wait_for_exits};
 pub(crate) use procfs::{
     age, boot_time, children_of, inspect, lock_limit, scan, start_between, start_is_past,

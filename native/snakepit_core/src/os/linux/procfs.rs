@@ -15,7 +15,7 @@ use nix::sys::stat::Mode;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::marker::Markers;
-use crate::table::{Arguments, Columns, Entry, Environment, State};
+use crate::table::{Arguments, Columns, Entry, Environment, ProcessState};
 use crate::{Pid, proc_text};
 
 const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
@@ -111,7 +111,7 @@ fn read_columns(
             at_rest &= matches!(letter, b'T' | b't');
             source = thread;
         }
-        entry.state = if at_rest { State::Stopped } else { State::Alive };
+        entry.state = if at_rest { ProcessState::Stopped } else { ProcessState::Alive };
     }
     let process = source;
     if columns.uid {

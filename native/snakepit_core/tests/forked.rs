@@ -5,7 +5,7 @@
 mod support;
 
 use snakepit_core::Identity;
-use snakepit_core::newborn::{self, Moment};
+use snakepit_core::forked::{self, Moment};
 use support::fork::Forked;
 use support::{glance, judge, pid};
 
@@ -16,7 +16,7 @@ fn it_is_the_identity_that_reading_the_process_table_gives() {
         let before = Moment::now();
         let child = Forked::new();
         let after = Moment::now();
-        let known = newborn::identify(pid(child.pid), before, after).unwrap().unwrap();
+        let known = forked::identify(pid(child.pid), before, after).unwrap().unwrap();
         let read = glance(child.pid);
         assert_eq!(known.start, judge::look(child.pid).unwrap().start);
         // Only the time that has passed makes a difference.
@@ -29,7 +29,7 @@ fn moments_that_are_too_far_apart_are_no_guess() {
     let before = Moment::now();
     let child = Forked::new();
     support::eventually("a later tick", || glance(child.pid).settled);
-    let known = newborn::identify(pid(child.pid), before, Moment::now()).unwrap().unwrap();
+    let known = forked::identify(pid(child.pid), before, Moment::now()).unwrap().unwrap();
     assert_eq!(known.start, judge::look(child.pid).unwrap().start);
 }
 
@@ -40,5 +40,5 @@ fn one_that_has_been_reaped_is_nobody() {
     let after = Moment::now();
     let number = child.pid;
     drop(child);
-    assert_eq!(newborn::identify(pid(number), before, after).unwrap(), None);
+    assert_eq!(forked::identify(pid(number), before, after).unwrap(), None);
 }

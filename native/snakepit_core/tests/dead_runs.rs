@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use snakepit_core::Identity;
+use snakepit_core::dead_runs::{self, CleanupReport, DeadRun, RunCleanup, Search};
 use snakepit_core::lineage::Lineage;
 use snakepit_core::marker::{self, Owner};
-use snakepit_core::reap::{self, DeadRun, Reaped, Report, Search};
 use snakepit_core::run_id::RunId;
 use support::pidfd::{Stray, catch_all};
 use support::refusal::refusing;
@@ -77,15 +77,15 @@ fn run(run_id: RunId, identities: Vec<Identity>) -> DeadRun {
     DeadRun { run_id, identities }
 }
 
-fn reap(instance: &str, runs: &[DeadRun], spared: &[RunId]) -> Report {
+fn stop_dead_runs(instance: &str, runs: &[DeadRun], spared: &[RunId]) -> CleanupReport {
     let spared: HashSet<_> = spared.iter().copied().collect();
     let search = Search { runs, instance: instance.as_bytes(), spared: &spared };
-    reap::reap(search, &plan(GRACE)).unwrap()
+    dead_runs::stop(search, &plan(GRACE)).unwrap()
 }
 
-fn counts(reaped: &Reaped) -> (usize, usize, usize, usize, usize) {
-    let survivors = reaped.survivors.len();
-    (reaped.found, reaped.stopped, reaped.killed, reaped.ambiguous.len(), survivors)
+fn counts(cleanup: &RunCleanup) -> (usize, usize, usize, usize, usize) {
+    let survivors = cleanup.survivors.len();
+    (cleanup.found, cleanup.stopped, cleanup.killed, cleanup.ambiguous.len(), survivors)
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn what_is_noted_marked_or_descends_is_ended_and_counted_with_its_run() {
     let children = catch_all(&parent.line());
 
     let runs = [run(one, vec![noted.identity()]), run(other, vec![parent.identity()])];
-    let report = reap(&instance, &runs, &[]);
+    let report = stop_dead_runs(&instance, &runs, &[]);
     assert_eq!(counts(&report.runs[0]), (3, 3, 0, 0, 0));
     assert_eq!(counts(&report.runs[1]), (1 + children.len(), 1 + children.len(), 0, 0, 0));
     assert_eq!(counts(&report.strays), (0, 0, 0, 0, 0));
@@ -118,7 +118,7 @@ fn a_daemon_that_is_marked_is_ended_with_its_child_that_is_not() {
     let mut parent = Spawned::start(&mut command);
     let family = catch_all(&parent.line());
     eventually("the parent has ended", || !parent.lives());
-    let report = reap(&instance, &[run(run_id, vec![])], &[]);
+    let report = stop_dead_runs(&instance, &[run(run_id, vec![])], &[]);
     assert_eq!(counts(&report.runs[0]), (2, 2, 0, 0, 0));
     assert!(!family.iter().any(Stray::lives));
 }
@@ -151,7 +151,7 @@ fn what_may_be_anybodys_is_left_alone() {
         of_lineage(other),
         of_lineage(spared),
     ];
-    let report = reap(&instance, &[run(run_id, vec![])], &[spared]);
+    let report = stop_dead_runs(&instance, &[run(run_id, vec![])], &[spared]);
     assert_eq!(counts(&report.runs[0]), (0, 0, 0, 0, 0));
     assert_eq!(counts(&report.strays), (0, 0, 0, 0, 0));
     assert!(bystanders.iter().all(Spawned::is_untouched));
@@ -164,7 +164,7 @@ fn an_earlier_run_of_the_one_who_asks_is_dead_and_the_present_one_is_not() {
     let own = Owner::current().unwrap().to_string();
     let orphan = marked(earlier, &instance, &own);
     let bystander = marked(present, &instance, &own);
-    let report = reap(&instance, &[run(earlier, vec![])], &[present]);
+    let report = stop_dead_runs(&instance, &[run(earlier, vec![])], &[present]);
     assert_eq!(counts(&report.runs[0]), (1, 1, 0, 0, 0));
     assert!(!orphan.lives());
     assert!(bystander.is_untouched());
@@ -175,7 +175,7 @@ fn a_run_that_nobody_knows_is_told_by_its_markers_alone() {
     let instance = instance();
     let (run_id, owner) = (fresh(), dead_owner());
     let strays = [marked(run_id, &instance, &owner), marked(run_id, &instance, &owner)];
-    let report = reap(&instance, &[], &[]);
+    let report = stop_dead_runs(&instance, &[], &[]);
     assert!(report.runs.is_empty());
     assert_eq!(counts(&report.strays), (2, 2, 0, 0, 0));
     assert!(!strays.iter().any(Spawned::lives));
@@ -208,10 +208,10 @@ fn like_a_guardian(run_id: RunId, instance: &str, owner: &str) -> (Spawned, Vec<
 fn what_is_below_a_living_guardian_is_no_stray() {
     let instance = instance();
     let (mut guardian, children) = like_a_guardian(fresh(), &instance, &dead_owner());
-    assert_eq!(counts(&reap(&instance, &[], &[]).strays), (0, 0, 0, 0, 0));
+    assert_eq!(counts(&stop_dead_runs(&instance, &[], &[]).strays), (0, 0, 0, 0, 0));
     assert!(children.iter().all(Stray::lives));
     guardian.end();
-    assert_eq!(reap(&instance, &[], &[]).strays.found, 1);
+    assert_eq!(stop_dead_runs(&instance, &[], &[]).strays.found, 1);
     assert!(!children.iter().any(Stray::lives));
 }
 
@@ -226,7 +226,7 @@ fn what_is_noted_and_gone_is_not_who_has_its_pid_now() {
     let bystander = Spawned::polite();
     // As if the kernel had given its pid to the bystander.
     recycled.pid = bystander.pid();
-    let report = reap(&instance, &[run(run_id, vec![recycled])], &[]);
+    let report = stop_dead_runs(&instance, &[run(run_id, vec![recycled])], &[]);
     assert_eq!(counts(&report.runs[0]), (0, 0, 0, 0, 0));
     assert!(bystander.is_untouched());
 }
@@ -238,7 +238,7 @@ fn what_cannot_be_told_is_counted_and_left_alone() {
     let bystander = Spawned::polite();
     let mut identity = bystander.identity();
     identity.namespace += 1;
-    let report = reap(&instance, &[run(run_id, vec![identity])], &[]);
+    let report = stop_dead_runs(&instance, &[run(run_id, vec![identity])], &[]);
     assert_eq!(counts(&report.runs[0]), (0, 0, 0, 1, 0));
     assert!(bystander.is_untouched());
 }
@@ -251,7 +251,11 @@ fn the_stubborn_are_killed_after_one_grace_period() {
     let mut stubborn = Spawned::start(command.arg("9"));
     let children = catch_all(&stubborn.line());
     let polite = Spawned::polite();
-    let report = reap(&instance, &[run(run_id, vec![stubborn.identity(), polite.identity()])], &[]);
+    let report = stop_dead_runs(
+        &instance,
+        &[run(run_id, vec![stubborn.identity(), polite.identity()])],
+        &[],
+    );
     assert_eq!(counts(&report.runs[0]), (11, 1, 10, 0, 0));
     assert!(!stubborn.lives() && !polite.lives() && !children.iter().any(Stray::lives));
 }
@@ -263,7 +267,7 @@ fn one_that_may_not_be_signalled_is_named_and_the_others_are_ended() {
     let (noted, guarded) = (Spawned::polite(), Spawned::polite());
     let by_marker = marked(run_id, &instance, &dead_owner());
     let runs = [run(run_id, vec![guarded.identity(), noted.identity()])];
-    let work = || reap(&instance, &runs, &[]);
+    let work = || stop_dead_runs(&instance, &runs, &[]);
     let Some(report) = refusing(&[guarded.raw()], Errno::EACCES, work) else { return };
     assert_eq!(counts(&report.runs[0]), (3, 2, 0, 0, 1));
     assert_eq!(report.runs[0].survivors[0].pid, guarded.pid());

@@ -1,4 +1,4 @@
-//! Children that this very process has just forked.
+//! The identity of a child that this very process has just forked.
 //!
 //! Until a child is reaped its pid cannot change hands, and when it was made is known to its parent.
 //! So nothing of it has to be read from the process table, as a rule, nor compared.
@@ -12,20 +12,20 @@ use crate::{Error, Identity, Pid, Process, os};
 pub struct Moment(Option<Duration>);
 
 impl Moment {
-    /// This one.
+    /// `clock_gettime(CLOCK_BOOTTIME)`, now.
     pub fn now() -> Self {
         Self(os::boot_time())
     }
 }
 
-/// The identity of a child that was forked between two moments and has not been reaped. `None` if
-/// there is no such child.
+/// Returns the identity of a child that was forked between two moments and has not been reaped; `None`
+/// if there is no such child.
 ///
 /// # Errors
 ///
 /// As for [`Process::open`].
 pub fn identify(pid: Pid, before: Moment, after: Moment) -> Result<Option<Identity>, Error> {
-    os::learn().map_err(Error::os("boot and namespace"))?;
+    os::load_host_ids().map_err(Error::os("boot and namespace"))?;
     let Some(child) = os::Reference::open(pid).map_err(Error::os("process open"))? else {
         return Ok(None);
     };
@@ -44,7 +44,7 @@ pub fn identify(pid: Pid, before: Moment, after: Moment) -> Result<Option<Identi
     }))
 }
 
-/// How long it takes until no other process can get this start time.
+/// Returns how long it takes until no other process can get this start time.
 pub fn settles_in(start: u64) -> Duration {
     os::until_past(start)
 }

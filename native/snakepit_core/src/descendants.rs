@@ -26,7 +26,7 @@ pub struct OwnChildren {
 }
 
 impl OwnChildren {
-    /// Of this thread, which must be the only one.
+    /// Opens `/proc/self/task/<tid>/children` of this thread, which must be the only one.
     ///
     /// # Errors
     ///
@@ -46,8 +46,8 @@ impl OwnChildren {
         self.file.is_some()
     }
 
-    /// The children that there are now. If nobody has been reaped since the last time, `only_new` leaves
-    /// out those that were there then, which costs the kernel next to nothing.
+    /// Returns the pids of the children that there are now. If nobody has been reaped since the last time,
+    /// `only_new` leaves out those that were there then, which costs the kernel next to nothing.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ fn search_table() -> Result<Vec<i32>, Error> {
     Ok(table.iter().filter(|entry| entry.parent == own).map(|entry| entry.pid.as_raw()).collect())
 }
 
-/// Sends `signal` to a child that this process has not reaped: nobody else can have its pid. Needs no
+/// `kill(2)` of a child that this process has not reaped: nobody else can have its pid. Needs no
 /// descriptor, so it works also where there is none left.
 ///
 /// # Errors
@@ -81,7 +81,7 @@ pub fn signal_child(child: Pid, signal: Signal) -> Result<Delivery, Error> {
     kill(child, child.as_raw(), signal)
 }
 
-/// Sends `signal` to the group that a child of this process leads, as the leader of a session always
+/// `kill(2)` of the group that a child of this process leads, as the leader of a session always
 /// does. While it has not been reaped neither its pid nor the group can be another's.
 ///
 /// # Errors
@@ -109,13 +109,13 @@ fn delivery(pid: Pid, signal: Signal, result: Result<(), Errno>) -> Result<Deliv
 
 /// A process below a child, held: what is sent to it reaches it or nobody.
 #[derive(Debug)]
-pub struct Relative {
+pub struct Descendant {
     reference: os::Reference,
     /// Its line of the process table.
     pub entry: Entry,
 }
 
-impl Relative {
+impl Descendant {
     /// As [`crate::Process::signal`].
     ///
     /// # Errors
@@ -128,26 +128,29 @@ impl Relative {
     }
 }
 
-/// How long ago the process of an entry was started.
+/// Returns how long ago the process of an entry was started.
 pub fn age(entry: &Entry) -> Option<Duration> {
     os::age(entry.start)
 }
 
-/// Everything below these children, parents first, as far as it can be seen while it may change. Those
-/// for which there is no descriptor are left out.
-pub fn below(roots: &[Pid]) -> Vec<Relative> {
-    let mut found: Vec<Relative> = Vec::new();
+/// Returns everything below these children, parents first, as far as it can be seen while it may change.
+/// Those for which there is no descriptor are left out.
+pub fn find(roots: &[Pid]) -> Vec<Descendant> {
+    let mut found: Vec<Descendant> = Vec::new();
     let mut lists = Lists::default();
     for root in roots {
         for pid in lists.children_of(*root) {
-            found.extend(hold(pid, *root));
+            found.extend(open_child(pid, *root));
         }
     }
     let mut next = 0;
     while next < found.len() {
         let parent = found[next].reference.pid();
-        let children: Vec<Relative> =
-            lists.children_of(parent).into_iter().filter_map(|pid| hold(pid, parent)).collect();
+        let children: Vec<Descendant> = lists
+            .children_of(parent)
+            .into_iter()
+            .filter_map(|pid| open_child(pid, parent))
+            .collect();
         // Order: after its children were read. If the parent still has its pid, they were its own.
         if found[next].reference.holds_its_pid() {
             found.extend(children);
@@ -157,17 +160,17 @@ pub fn below(roots: &[Pid]) -> Vec<Relative> {
     found
 }
 
-/// Opens a process, if it has this parent.
-fn hold(pid: i32, parent: Pid) -> Option<Relative> {
+/// `pidfd_open(2)`; `None` if the process does not have this parent.
+fn open_child(pid: i32, parent: Pid) -> Option<Descendant> {
     let pid = Pid::new(pid.into())?;
     let reference = os::Reference::open(pid).ok()??;
     let entry = os::inspect(pid, Columns::default()).ok()??;
     // Order: read while the process was held, so what was read is its own if it still has its pid.
     let same = entry.parent == parent.as_raw() && reference.holds_its_pid();
-    same.then_some(Relative { reference, entry })
+    same.then_some(Descendant { reference, entry })
 }
 
-/// The children of any process: from the kernel's lists, or from one pass over the process table.
+/// Looks up the children of any process: from the kernel's lists, or from one pass over the process table.
 #[derive(Default)]
 struct Lists {
     table: Option<HashMap<i32, Vec<i32>>>,
@@ -178,7 +181,7 @@ impl Lists {
         if self.table.is_none() {
             match os::children_of(pid) {
                 Ok(Some(children)) => return children,
-                Ok(None) => self.table = Some(parents()),
+                Ok(None) => self.table = Some(children_by_parent()),
                 Err(_) => return Vec::new(),
             }
         }
@@ -187,7 +190,7 @@ impl Lists {
     }
 }
 
-fn parents() -> HashMap<i32, Vec<i32>> {
+fn children_by_parent() -> HashMap<i32, Vec<i32>> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for entry in table::read(Columns::default()).unwrap_or_default() {
         children.entry(entry.parent).or_default().push(entry.pid.as_raw());

@@ -1,4 +1,4 @@
-defmodule Snakepit.LitterTest do
+defmodule Snakepit.LeftoverSocketsTest do
   use ExUnit.Case, async: false
 
   import Snakepit.Test.Eventually

@@ -1,6 +1,6 @@
 //! What dead runs have left behind: found in one pass over the process table, ended together.
 //!
-//! A ledger's word is a hint. What is ended is a process that *is* one of those that the run noted,
+//! What a ledger says is a hint. What is ended is a process that *is* one of those that the run recorded,
 //! by its identity; or says so itself, by markers of this instance whose BEAM is gone or by a
 //! lineage; or descends from one of those. Arguments alone do not count: anybody may have typed them.
 
@@ -24,7 +24,7 @@ use crate::{Error, Identity, Pid, Process, guardian, os};
 pub struct DeadRun {
     /// Its id.
     pub run_id: RunId,
-    /// The processes that it noted: workers, and daemons that its guardian adopted.
+    /// The processes that it recorded: workers, and daemons that its guardian adopted.
     pub identities: Vec<Identity>,
 }
 
@@ -35,26 +35,26 @@ pub struct Search<'a> {
     pub runs: &'a [DeadRun],
     /// This instance. Others' processes are left alone.
     pub instance: &'a [u8],
-    /// Runs of this instance that are someone else's business: alive, or being reaped by another.
+    /// Runs of this instance that are someone else's business: alive, or being cleaned up by another.
     pub spared: &'a HashSet<RunId>,
 }
 
 /// What became of one run's processes.
 #[derive(Debug, Default)]
-pub struct Reaped {
+pub struct RunCleanup {
     /// How many were found, descendants included.
     pub found: usize,
     /// How many of them ended when asked.
     pub stopped: usize,
     /// How many had to be killed.
     pub killed: usize,
-    /// Those that may or may not be the ones that were noted, and were left alone.
+    /// Those that may or may not be the ones that were recorded, and were left alone.
     pub ambiguous: Vec<Identity>,
     /// Those that are still there.
     pub survivors: Vec<Identity>,
 }
 
-impl Reaped {
+impl RunCleanup {
     fn add(&mut self, identities: &[Identity], outcomes: &[Outcome]) {
         self.found += identities.len();
         for (identity, outcome) in identities.iter().zip(outcomes) {
@@ -67,97 +67,98 @@ impl Reaped {
     }
 }
 
-/// What became of everybody's.
+/// What became of the processes of all runs.
 #[derive(Debug)]
-pub struct Report {
+pub struct CleanupReport {
     /// For each run that was given, in that order.
-    pub runs: Vec<Reaped>,
+    pub runs: Vec<RunCleanup>,
     /// Processes of this instance whose run nobody knows any more, and whose BEAM is gone.
-    pub strays: Reaped,
+    pub strays: RunCleanup,
 }
 
 const COLUMNS: Columns = Columns { uid: false, arguments: false, markers: true };
 
-/// Ends them all, in one grace period.
+/// Ends what dead runs have left behind, in one grace period for all.
 ///
 /// # Errors
 ///
 /// [`Error::Os`] if the process table cannot be read.
-pub fn reap(search: Search, plan: &Plan) -> Result<Report, Error> {
+pub fn stop(search: Search, plan: &Plan) -> Result<CleanupReport, Error> {
     let claims = Claims::new(search);
-    let mut reaped: Vec<Reaped> = (0..=search.runs.len()).map(|_| Reaped::default()).collect();
-    let mut noted = Vec::new();
-    // Those that only the word of their run confirms, each time anew.
+    let mut cleanups: Vec<RunCleanup> =
+        (0..=search.runs.len()).map(|_| RunCleanup::default()).collect();
+    let mut recorded = Vec::new();
+    // Those that only the marker of their run confirms, each time anew.
     let mut hidden: Vec<Vec<Identity>> = search.runs.iter().map(|_| Vec::new()).collect();
     for (index, run) in search.runs.iter().enumerate() {
         for identity in &run.identities {
             match Process::reopen(identity, Some(run.run_id))? {
                 Found::Same(process) => match confirmed(&process)? {
-                    Some(identity) => noted.push((identity, index)),
+                    Some(identity) => recorded.push((identity, index)),
                     None => hidden[index].push(identity.clone()),
                 },
                 Found::Gone => {}
-                Found::Ambiguous => reaped[index].ambiguous.push(identity.clone()),
+                Found::Ambiguous => cleanups[index].ambiguous.push(identity.clone()),
             }
         }
     }
 
-    let identities = noted.iter().map(|(identity, _)| identity.clone()).collect();
+    let identities = recorded.iter().map(|(identity, _)| identity.clone()).collect();
     let select = |entry: &Entry| claims.run_of(entry).is_some();
     let mut roots = Roots { identities, select: &select, columns: COLUMNS, freeze: true };
-    // The whole of it is noted before anyone is asked to end: a parent that ends takes with it the
+    // Order: the whole tree is listed before anyone is asked to end. A parent that ends takes with it the
     // trace to descendants that carry no marker.
     let members = roots.list()?;
-    let attribution = Attribution::new(&claims, &noted, &members)?;
+    let attribution = Attribution::new(&claims, &recorded, &members)?;
     for member in &members {
-        reaped[attribution.index(member)].found += 1;
+        cleanups[attribution.index(member)].found += 1;
     }
 
     for (index, identities) in hidden.iter().enumerate() {
         let outcomes = stop::stop(identities, Some(search.runs[index].run_id), plan)?;
-        reaped[index].add(identities, &outcomes);
+        cleanups[index].add(identities, &outcomes);
     }
     let outcomes = stop::ask(&members, None, plan)?;
     for (member, outcome) in members.iter().zip(outcomes) {
         if matches!(outcome, Outcome::Stopped | Outcome::Gone) {
-            reaped[attribution.index(member)].stopped += 1;
+            cleanups[attribution.index(member)].stopped += 1;
         }
     }
 
     roots.identities.extend(members);
     let rest = tree::kill(&roots, Instant::now() + plan.kill_wait)?;
     for identity in &rest.signalled {
-        reaped[attribution.index(identity)].killed += 1;
+        cleanups[attribution.index(identity)].killed += 1;
     }
     for survivor in rest.survivors {
-        let one = &mut reaped[attribution.index(&survivor)];
-        if rest.signalled.iter().any(|signalled| is_same(signalled, &survivor)) {
+        let one = &mut cleanups[attribution.index(&survivor)];
+        if rest.signalled.iter().any(|signalled| is_same_process(signalled, &survivor)) {
             one.killed -= 1;
         }
         one.survivors.push(survivor);
     }
-    let strays = reaped.pop().unwrap_or_default();
-    Ok(Report { runs: reaped, strays })
+    let strays = cleanups.pop().unwrap_or_default();
+    Ok(CleanupReport { runs: cleanups, strays })
 }
 
-/// What it is called from here on, without a further word of its run. `None` for one that is hidden where
-/// there are no handles.
+/// Returns the identity that names the process from here on without its run's marker. `None` for one that
+/// is hidden where there are no handles.
 fn confirmed(process: &Process) -> Result<Option<Identity>, Error> {
     let identity = process.settled_identity().unwrap_or_else(|| process.identity().clone());
     let found = Process::reopen(&identity, None)?;
     Ok((!matches!(found, Found::Ambiguous)).then_some(identity))
 }
 
-fn is_there(pid: Pid) -> Result<bool, Errno> {
+fn is_running(pid: Pid) -> Result<bool, Errno> {
     os::Reference::open(pid)?
         .map_or(Ok(false), |reference| reference.has_exited().map(|exited| !exited))
 }
 
-fn is_same(one: &Identity, other: &Identity) -> bool {
+fn is_same_process(one: &Identity, other: &Identity) -> bool {
     one.pid == other.pid && one.start == other.start
 }
 
-/// Which processes say whose they are.
+/// Decides which run a process says it is of.
 struct Claims<'a> {
     search: Search<'a>,
     runs: HashMap<RunId, usize>,
@@ -180,7 +181,7 @@ impl<'a> Claims<'a> {
         self.search.runs.len()
     }
 
-    /// The run that an entry says it is of; one behind the last for a run that is not known.
+    /// Returns the run that an entry says it is of; one behind the last for a run that is not known.
     fn run_of(&self, entry: &Entry) -> Option<usize> {
         let marked = match &entry.environment {
             Environment::Read(markers) => self.marked(markers),
@@ -205,10 +206,10 @@ impl<'a> Claims<'a> {
     }
 
     fn is_stray_of_another(&self, entry: &Entry, run: usize) -> bool {
-        run == self.stray() && self.is_looked_after(entry)
+        run == self.stray() && self.has_living_guardian(entry)
     }
 
-    /// In doubt it is there: another container's pids mean nothing here. An earlier run of this very
+    /// Returns whether a BEAM is gone. In doubt it is there: another container's pids mean nothing here. An earlier run of this very
     /// BEAM, whose application was started again, is as dead as any; the present one is spared.
     fn is_gone(&self, owner: &Owner) -> bool {
         if !owner.is_from_here() {
@@ -221,22 +222,22 @@ impl<'a> Claims<'a> {
         *self.gone.borrow_mut().entry(key).or_insert_with(|| {
             match table::read_one(owner.pid, Columns::default()) {
                 Ok(Some(entry)) => entry.start != owner.start || !entry.is_alive(),
-                // Whoever is hidden is there.
-                Ok(None) => matches!(is_there(owner.pid), Ok(false)),
+                // A hidden process is there.
+                Ok(None) => matches!(is_running(owner.pid), Ok(false)),
                 Err(_) => false,
             }
         })
     }
 
-    /// Whether a guardian that lives looks after it, whosesoever that is. One that looks after this BEAM
-    /// itself does not count: what earlier BEAMs in the same place have left is below it too.
-    fn is_looked_after(&self, entry: &Entry) -> bool {
+    /// Returns whether it is below a guardian that lives, of any BEAM. One that this BEAM itself is below
+    /// does not count: what earlier BEAMs in the same place have left is below it too.
+    fn has_living_guardian(&self, entry: &Entry) -> bool {
         let outer = self.outer.get_or_init(|| guardian::above(Pid::current()).collect());
         guardian::above(entry.pid).any(|guardian| !outer.contains(&guardian))
     }
 }
 
-/// Whose each process is, for the counts.
+/// Which run each process counts for.
 struct Attribution {
     runs: HashMap<(i32, u64), usize>,
     stray: usize,
@@ -245,11 +246,12 @@ struct Attribution {
 impl Attribution {
     fn new(
         claims: &Claims,
-        noted: &[(Identity, usize)],
+        recorded: &[(Identity, usize)],
         members: &[Identity],
     ) -> Result<Self, Error> {
         let key = |one: &Identity| (one.pid.as_raw(), one.start);
-        let mut runs: HashMap<_, _> = noted.iter().map(|(one, index)| (key(one), *index)).collect();
+        let mut runs: HashMap<_, _> =
+            recorded.iter().map(|(one, index)| (key(one), *index)).collect();
         // Parents come last in the list and are looked at first: a child that says nothing itself
         // is its parent's.
         let mut of_pid: HashMap<i32, usize> = HashMap::new();
