@@ -1,8 +1,8 @@
 defmodule Snakepit.Seal do
   @moduledoc false
 
-  # A term as a binary that shows when it was changed: what a damaged file gives back is either the
-  # term that was stored or nothing.
+  # A term as a binary with a checksum: what a damaged file returns is either the term that was stored or
+  # nothing. (Records of workers have a checksum of their own, in `Snakepit.Native.record_seal/1`.)
 
   @digest_bytes 8
 
@@ -19,14 +19,14 @@ defmodule Snakepit.Seal do
     true false nil
   )a
 
-  @doc "The sealed term."
+  @doc "Returns the sealed term."
   @spec seal(term()) :: binary()
   def seal(term) do
     content = :erlang.term_to_binary(term)
     digest(content) <> content
   end
 
-  @doc "The term, if it is what was sealed. Makes no atom."
+  @doc "Returns the term, if it is what was sealed. Makes no atom."
   @spec open(term()) :: {:ok, term()} | :error
   def open(<<digest::binary-size(@digest_bytes), content::binary>>) do
     if digest(content) == digest, do: decode(content), else: :error
@@ -34,11 +34,11 @@ defmodule Snakepit.Seal do
 
   def open(_other), do: :error
 
-  @doc "The atoms that a record may have."
+  @doc "Returns the atoms that a record may have."
   @spec vocabulary() :: [atom()]
   def vocabulary, do: @vocabulary
 
-  @doc "A term from bytes that something else has checked. Makes no atom."
+  @doc "Returns a term from bytes that something else has checked. Makes no atom."
   @spec decode(binary()) :: {:ok, term()} | :error
   def decode(content) do
     {:ok, :erlang.binary_to_term(content, [:safe])}

@@ -121,8 +121,8 @@ defmodule Snakepit.SpawnPathTest do
     end
   end
 
-  # A guardian whose midwives are killed when they come to this call, of which it makes fewer itself.
-  defp without_midwives(call, count, hello) do
+  # A guardian whose fork helpers are killed when they come to this call, of which it makes fewer itself.
+  defp with_killed_helpers(call, count, hello) do
     inject = "inject=#{call}:signal=KILL:when=#{count}"
     guardian = BareGuardian.start(~w(strace -D -f -qq -o /dev/null -e trace=#{call} -e #{inject}))
     BareGuardian.tell(guardian, BareGuardian.hello(guardian, hello))
@@ -130,15 +130,16 @@ defmodule Snakepit.SpawnPathTest do
     %{guardian | os_pid: os_pid}
   end
 
-  test "a midwife killed in the midst of a litter: the next goes on with it", context do
-    guardian = without_midwives("clone", 4, %{ahead: 0})
+  test "a fork helper that is killed in the midst of a batch: the next one goes on with it",
+       context do
+    guardian = with_killed_helpers("clone", 4, %{ahead: 0})
     BareGuardian.tell(guardian, {:fork, 8})
 
     {ready, guardian} =
       Enum.map_reduce(1..8, guardian, fn _, guardian -> BareGuardian.event(guardian, :ready) end)
 
     assert length(Enum.uniq_by(ready, &elem(&1, 2))) == 8
-    # Nor is there one that nobody has been told of.
+    # Nor is there one that was not announced.
     announced = Enum.sort([guardian.os_pid | Enum.map(ready, &elem(&1, 2))])
     eventually(fn -> Enum.sort(untraced(guardian)) == announced end)
 
@@ -153,8 +154,8 @@ defmodule Snakepit.SpawnPathTest do
     assert Enum.all?(context.bystanders, &ProcScan.running?/1)
   end
 
-  test "midwives that never come to fork anybody: whoever asks is told" do
-    guardian = without_midwives("close_range", 2, %{ahead: 2})
+  test "fork helpers that are killed before they fork: the request fails" do
+    guardian = with_killed_helpers("close_range", 2, %{ahead: 2})
     BareGuardian.tell(guardian, {:fork, 1})
     assert {{:fork_failed, :echild}, guardian} = BareGuardian.event(guardian, :fork_failed)
     BareGuardian.abandon(guardian)

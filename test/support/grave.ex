@@ -26,7 +26,7 @@ defmodule Snakepit.Test.Grave do
     for entry <- [{:run, record} | entries(run_id, early)],
         do: :ok = Journal.append(journal, entry)
 
-    :ok = Journal.carry(journal, directory, &Table.store(table, &1))
+    :ok = Journal.checkpoint(journal, directory, &Table.store(table, &1))
     for entry <- entries(run_id, late), do: :ok = Journal.append(journal, entry)
     :ok = :dets.close(table)
     Native.journal_close(journal)

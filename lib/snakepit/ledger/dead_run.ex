@@ -43,7 +43,7 @@ defmodule Snakepit.Ledger.DeadRun do
 
   @doc """
   Reads the run of a directory whose lock has been taken. Raises if that fails for a reason that may not
-  be there the next time: who takes what cannot be read for what is not there forgets processes.
+  be there the next time: to take what cannot be read for what is not there would forget processes.
   """
   @spec read(String.t(), Path.t(), reference()) :: t()
   def read(id, directory, lock) do
@@ -68,7 +68,7 @@ defmodule Snakepit.Ledger.DeadRun do
     }
   end
 
-  @doc "Every process that it noted."
+  @doc "Returns every process that it recorded."
   @spec identities(t()) :: [Native.identity()]
   def identities(run) do
     for(%{identity: identity} when identity != nil <- run.workers, do: identity) ++ run.adopted
@@ -110,7 +110,7 @@ defmodule Snakepit.Ledger.DeadRun do
   defp files(directory) do
     case Native.directory_list(directory) do
       {:ok, names} -> names
-      # Another was quicker.
+      # Another start has removed it meanwhile.
       {:error, {:enoent, _os_pid}} -> []
       {:error, error} -> raise Error.from_native(:reap, error)
     end
@@ -123,7 +123,7 @@ defmodule Snakepit.Ledger.DeadRun do
     end
   end
 
-  # One who may be the BEAM is not known to be another.
+  # A process that may be the BEAM counts as the BEAM.
   defp alive?(beam) do
     case Native.process_alive(beam) do
       {:ok, alive?} -> alive?

@@ -1,16 +1,16 @@
 defmodule Snakepit.Ledger.Journal do
   @moduledoc false
 
-  # What the ledger must not lose, in the order in which it happened; `Snakepit.Pool.PIDLedger` carries it
-  # into DETS. Whoever has something to say appends it by itself, and waits until it is written; or leaves
-  # a note, which is written when somebody next appends something, or within a second.
+  # A write-ahead log: what the ledger must not lose, in the order in which it happened. At a checkpoint,
+  # `Snakepit.Pool.PIDLedger` stores it in DETS. A process appends its entry by itself, and waits until it
+  # is written; or leaves a note, which is written with the next entry, or within a second.
   #
-  # Two files: `journal` is being written, `journal.old` is being carried off. A dead run is read from
+  # There are two files: `journal` is being written, `journal.old` is being stored. A dead run is read from
   # DETS, `journal.old` and `journal`, in this order.
 
   alias Snakepit.{DataDir, Error, Native, Seal}
 
-  # Some hundred thousand entries. More are never there unless nobody carries them off.
+  # Some hundred thousand entries. There are never more, unless checkpoints fail.
   @max_bytes 64 * 1024 * 1024
 
   # A worker's is a tuple of the fields of `Snakepit.Pool.PIDLedger.entry/0`, in their order: half the
@@ -30,7 +30,7 @@ defmodule Snakepit.Ledger.Journal do
   end
 
   @doc """
-  Appends an entry that another one follows, or without which the ledger says too much and not too little.
+  Appends an entry that another one follows, or without which the ledger has too many entries and not too few.
   It survives this BEAM as soon as any later entry does.
   """
   @spec note(reference(), entry()) :: :ok | {:error, Error.t()}
@@ -51,7 +51,7 @@ defmodule Snakepit.Ledger.Journal do
     end
   end
 
-  # A disk may stall for any time. No scheduler waits for it, and of all who append one dirty one does.
+  # A disk may stall for any time. No normal scheduler waits for it, and one dirty scheduler for all callers.
   defp write(journal, binary, tag) do
     case Native.journal_append(journal, binary, tag) do
       {:ok, :write} ->
@@ -78,25 +78,25 @@ defmodule Snakepit.Ledger.Journal do
     with {:ok, {}} <- wrap(Native.journal_sync(journal), :journal_sync), do: :ok
   end
 
-  @doc "Whether nothing was appended since the last was carried off."
+  @doc "Returns whether nothing was appended since the last checkpoint."
   @spec empty?(reference()) :: boolean()
   def empty?(journal), do: Native.journal_empty(journal)
 
   @doc """
-  Hands what was appended so far to `fun`, and forgets it if that gives `:ok`. If it does not, the
-  same entries come again.
+  Passes what was appended so far to `fun`, and deletes it if that returns `:ok`. If it does not, the
+  next checkpoint has the same entries again.
   """
-  @spec carry(reference(), Path.t(), ([entry()] -> :ok | {:error, Error.t()})) ::
+  @spec checkpoint(reference(), Path.t(), ([entry()] -> :ok | {:error, Error.t()})) ::
           :ok | {:error, Error.t()}
-  def carry(journal, directory, fun) do
+  def checkpoint(journal, directory, fun) do
     old = old_file(directory)
-    # Notes that nothing followed.
+    # Notes that no entry followed.
     Native.journal_write(journal)
 
-    # One that is there already was not carried off last time, and goes first.
-    with :ok <- carry_file(old, fun),
+    # Order: a file that is there already was not stored last time, and goes first.
+    with :ok <- checkpoint_file(old, fun),
          {:ok, {}} <- wrap(Native.journal_rotate(journal, old), :journal_rotate) do
-      carry_file(old, fun)
+      checkpoint_file(old, fun)
     end
   end
 
@@ -121,10 +121,10 @@ defmodule Snakepit.Ledger.Journal do
     {old ++ current, ignored_old + ignored}
   end
 
-  defp carry_file(path, fun) do
-    # One that cannot be looked at or read now, for want of a descriptor say, is neither missing nor
+  defp checkpoint_file(path, fun) do
+    # A file that cannot be inspected or read now, for want of a descriptor say, is neither missing nor
     # empty, and must not be overwritten or deleted.
-    with {:ok, _stat} <- look(path),
+    with {:ok, _stat} <- stat(path),
          {:ok, contents} <- wrap(Native.journal_read(path), :journal_read),
          :ok <- fun.(decode(contents)) do
       delete(path)
@@ -134,7 +134,7 @@ defmodule Snakepit.Ledger.Journal do
     end
   end
 
-  defp look(path) do
+  defp stat(path) do
     case File.lstat(path) do
       {:error, :enoent} -> :missing
       {:error, reason} -> {:error, %Error{operation: :journal_read, reason: reason}}

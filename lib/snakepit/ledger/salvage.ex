@@ -3,9 +3,9 @@ defmodule Snakepit.Ledger.Salvage do
 
   # Reads a DETS file without DETS.
   #
-  # DETS trusts what it reads. Of files with a few wrong bytes it opens most and hands out wrong values,
-  # refuses some, takes down the process that asks with others, and with some it loops for ever, in a
-  # process that nobody can name. None of that may happen at a start. So the objects of a dead table are
+  # DETS trusts what it reads. Of files with a few wrong bytes it opens most and returns wrong values,
+  # refuses some, takes down the calling process with others, and with some it loops forever, in a
+  # process that has no name. None of that may happen at a start. So the objects of a dead table are
   # looked for where they are: each is a tuple in the external term format, whole or not there.
   #
   # What DETS has freed is there too until it is written over, in parts. Those that are whole may be of

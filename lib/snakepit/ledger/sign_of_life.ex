@@ -12,11 +12,11 @@ defmodule Snakepit.Ledger.SignOfLife do
 
   @file_name "alive"
 
-  @doc "The file."
+  @doc "Returns the name of the file."
   @spec file_name() :: String.t()
   def file_name, do: @file_name
 
-  @doc "Gives one. Where that fails the next one may succeed."
+  @doc "Writes the file. Where that fails the next time may succeed."
   @spec give(Run.t()) :: :ok
   def give(run) do
     with {:ok, file} <- :file.open(Path.join(run.directory, @file_name), [:write, :raw]) do

@@ -3,9 +3,9 @@ defmodule Snakepit.Ledger.Table do
 
   # The DETS table of a run: one sealed record per worker, and what is known of the run itself.
   #
-  # DETS opens files that have lost bytes and gives back wrong values, so nothing that comes out of
-  # it is believed without its seal. It fails on a full disk at any call. And dead tables are not read
-  # by it at all: see `Snakepit.Ledger.Salvage`.
+  # DETS opens files that have lost bytes and returns wrong values, so nothing that comes out of it is
+  # believed without its seal. Any call may fail on a full disk. And DETS does not read dead tables at
+  # all: see `Snakepit.Ledger.Salvage`.
 
   alias Snakepit.{Error, Native, Seal}
   alias Snakepit.Ledger.Salvage
@@ -50,7 +50,7 @@ defmodule Snakepit.Ledger.Table do
     end
   end
 
-  @doc "All that is in an open table."
+  @doc "Returns all that is in an open table."
   @spec contents(term()) :: contents()
   def contents(name) do
     case :dets.match_object(name, :_) do
@@ -59,11 +59,11 @@ defmodule Snakepit.Ledger.Table do
     end
   end
 
-  @doc "What contents become by entries of the journal, which are younger."
+  @doc "Returns the contents with entries of the journal applied, which are younger."
   @spec apply_entries(contents(), [tuple()]) :: contents()
   def apply_entries(contents, entries), do: Enum.reduce(entries, contents, &entry/2)
 
-  @doc "Carries entries of the journal into an open table, and waits for the disk."
+  @doc "Stores entries of the journal in an open table, and waits for the disk."
   @spec store(term(), [Snakepit.Ledger.Journal.entry()]) :: :ok | {:error, Error.t()}
   def store(name, entries) do
     # Most workers of a batch came and went: only the last word on each is written.
@@ -75,7 +75,7 @@ defmodule Snakepit.Ledger.Table do
          :ok <- :dets.sync(name) do
       :ok
     else
-      # Most of the time. From a disk that gives an error DETS passes on what it had for itself.
+      # That is the usual form. After an error of the disk DETS also returns terms of its own.
       {:error, reason} -> {:error, refusal(reason)}
       reason -> {:error, refusal(reason)}
     end
@@ -93,12 +93,12 @@ defmodule Snakepit.Ledger.Table do
   def set_aside(path, why) do
     stamp = Calendar.strftime(DateTime.utc_now(), "%Y%m%dT%H%M%S")
     aside = "#{path}.#{why}-#{stamp}-#{System.unique_integer([:positive])}"
-    # One that cannot be moved is not in the way of anything but itself.
+    # If the rename fails, the file stays where it is, which harms nothing.
     File.rename(path, aside)
     aside
   end
 
-  @doc "What a table without objects says."
+  @doc "Returns the contents of a table without objects."
   @spec empty() :: contents()
   def empty, do: %{run: nil, guardian: nil, grace: nil, workers: %{}, bad: 0}
 

@@ -5,7 +5,7 @@ defmodule Snakepit.Pool.PIDLedger do
 
   When `register_process/2` returns for a process, the kernel has it, and no `kill -9` of the BEAM can take
   it back. A reservation, which names no process, and what `unregister_process/1` says, of a process that is
-  gone, are written together with the next record, within a second. This process carries the journal into
+  gone, are written together with the next record, within a second. This process stores the journal in
   DETS once a second, and both into the history when the application stops.
 
   It is also the first thing that starts: it ends what earlier runs have left behind before anything
@@ -20,7 +20,7 @@ defmodule Snakepit.Pool.PIDLedger do
   alias Snakepit.Ledger.{Journal, Table}
   alias Snakepit.Pool.ProcessRegistry
 
-  @carry_interval_ms 1_000
+  @checkpoint_interval_ms 1_000
   # What a field has room for.
   @largest 0x7FFFFFFFFFFFFFFF
 
@@ -173,8 +173,8 @@ defmodule Snakepit.Pool.PIDLedger do
       # From `handle_continue/2` on; or why there is none.
       table: nil,
       failure: nil,
-      # Whether all that had been appended when it was last carried has arrived in the table.
-      carried?: false,
+      # Whether the last checkpoint has stored all that had been appended.
+      checkpointed?: false,
       failing: nil,
       report: nil
     }
@@ -192,11 +192,11 @@ defmodule Snakepit.Pool.PIDLedger do
   end
 
   @impl true
-  def handle_call(:all, from, state), do: handle_call(:recall, from, carry(state))
+  def handle_call(:all, from, state), do: handle_call(:recall, from, checkpoint(state))
 
   def handle_call(:recall, _from, state) do
     {entries, _ignored} = Journal.read(state.run.directory)
-    # What was not carried into the table yet is in the journal still.
+    # What no checkpoint has stored yet is still in the journal.
     contents = state.table |> Table.contents() |> Table.apply_entries(entries)
     {:reply, Map.values(contents.workers), state}
   end
@@ -208,7 +208,7 @@ defmodule Snakepit.Pool.PIDLedger do
   def handle_cast({:shutdown, report}, state), do: {:noreply, %{state | report: report}}
 
   @impl true
-  def handle_info(:carry, state), do: {:noreply, state |> carry() |> schedule()}
+  def handle_info(:checkpoint, state), do: {:noreply, state |> checkpoint() |> schedule()}
   def handle_info(_other, state), do: {:noreply, state}
 
   @impl true
@@ -217,7 +217,7 @@ defmodule Snakepit.Pool.PIDLedger do
 
   def terminate(reason, state) do
     # Restarted after a crash it goes on with the run; otherwise this is the end of it.
-    if orderly?(reason), do: finish(state), else: carry(state)
+    if orderly?(reason), do: finish(state), else: checkpoint(state)
     :dets.close(state.table)
   end
 
@@ -275,14 +275,14 @@ defmodule Snakepit.Pool.PIDLedger do
 
   # Failing is nothing that the workers would have to know of: the journal has it all, and refuses
   # new ones if it cannot take them.
-  defp carry(%{run: run, table: table} = state) do
+  defp checkpoint(%{run: run, table: table} = state) do
     # Mostly nothing has happened, and then no file is touched. A start that has failed has no table.
-    if table == nil or (state.carried? and Journal.empty?(run.journal)) do
+    if table == nil or (state.checkpointed? and Journal.empty?(run.journal)) do
       state
     else
-      case Journal.carry(run.journal, run.directory, &Table.store(table, &1)) do
-        :ok -> recovered(%{state | carried?: true})
-        {:error, error} -> failed(%{state | carried?: false}, error)
+      case Journal.checkpoint(run.journal, run.directory, &Table.store(table, &1)) do
+        :ok -> recovered(%{state | checkpointed?: true})
+        {:error, error} -> failed(%{state | checkpointed?: false}, error)
       end
     end
   end
@@ -307,7 +307,7 @@ defmodule Snakepit.Pool.PIDLedger do
   defp failed(state, _error), do: state
 
   defp schedule(state) do
-    Process.send_after(self(), :carry, Pulse.next(@carry_interval_ms), abs: true)
+    Process.send_after(self(), :checkpoint, Pulse.next(@checkpoint_interval_ms), abs: true)
     state
   end
 

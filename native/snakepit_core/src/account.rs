@@ -32,9 +32,9 @@ pub fn user(name: &str) -> Result<Account, Error> {
     account(user.ok_or(Error::Os { call, errno: Errno::ENOENT })?)
 }
 
-/// `getpwuid_r(3)`: the account of this number; for one that nobody has, the group of the same number and no other, so that
-/// no process keeps the groups of the user that started it. `None` for the user that this process is and must
-/// stay: there is nothing to change.
+/// `getpwuid_r(3)`: the account of this number; for a number without one, the group of the same number and no
+/// other, so that no process keeps the groups of the user that started it. `None` for the user that this
+/// process is and must stay: there is nothing to change.
 ///
 /// # Errors
 ///
@@ -85,15 +85,15 @@ mod tests {
 
     #[test]
     fn a_number_brings_the_groups_of_its_account_or_its_own() {
-        let nobodys = 3_999_999_999;
-        let account = Account { uid: nobodys, gid: nobodys, groups: Vec::new() };
-        assert_eq!(numbered(nobodys).unwrap(), Some(account));
+        let unused = 3_999_999_999;
+        let account = Account { uid: unused, gid: unused, groups: Vec::new() };
+        assert_eq!(numbered(unused).unwrap(), Some(account));
         let root = if unistd::geteuid().is_root() { Some(user("root").unwrap()) } else { None };
         assert_eq!(numbered(unistd::geteuid().as_raw()).unwrap(), root);
     }
 
     #[test]
-    fn root_is_known_and_nobody_made_up_is() {
+    fn root_is_known_and_a_made_up_name_is_not() {
         let root = user("root").unwrap();
         assert_eq!((root.uid, root.gid), (0, 0));
         assert!(root.groups.contains(&0));

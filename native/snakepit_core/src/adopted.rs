@@ -18,7 +18,7 @@ const NEXT: &str = "adopted.new";
 ///
 /// # Errors
 ///
-/// What the file system says.
+/// The error of `open(2)` or `write(2)`.
 pub fn append(directory: &Path, identity: &Identity) -> io::Result<u64> {
     let mut file = OpenOptions::new().append(true).create(true).open(directory.join(FILE))?;
     file.write_all(&entry(identity))?;
@@ -32,7 +32,7 @@ pub fn append(directory: &Path, identity: &Identity) -> io::Result<u64> {
 ///
 /// # Errors
 ///
-/// What the file system says; the file is as it was.
+/// The error of `read(2)`, `write(2)` or `rename(2)`; the file is as it was.
 pub fn compact(directory: &Path) -> io::Result<u64> {
     let recorded = load(directory)?;
     let left = recorded.iter().filter(|one| may_live(one)).map(entry).collect::<Vec<_>>().concat();
@@ -71,7 +71,8 @@ fn load(directory: &Path) -> io::Result<Vec<Identity>> {
     }
 }
 
-/// Returns the identities in the bytes of such a file. An identity has a checksum of its own: a damaged one is left out.
+/// Returns the identities in the bytes of such a file. Each has a checksum of its own: a damaged one is left
+/// out.
 pub fn parse(mut bytes: &[u8]) -> Vec<Identity> {
     let mut found = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk::<4>() {

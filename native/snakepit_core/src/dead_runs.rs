@@ -28,7 +28,7 @@ pub struct DeadRun {
     pub identities: Vec<Identity>,
 }
 
-/// Whom to look for.
+/// Which processes to look for.
 #[derive(Clone, Copy, Debug)]
 pub struct Search<'a> {
     /// The dead runs.
@@ -72,7 +72,7 @@ impl RunCleanup {
 pub struct CleanupReport {
     /// For each run that was given, in that order.
     pub runs: Vec<RunCleanup>,
-    /// Processes of this instance whose run nobody knows any more, and whose BEAM is gone.
+    /// Processes of this instance whose run has no directory any more, and whose BEAM is gone.
     pub strays: RunCleanup,
 }
 
@@ -209,8 +209,9 @@ impl<'a> Claims<'a> {
         run == self.stray() && self.has_living_guardian(entry)
     }
 
-    /// Returns whether a BEAM is gone. In doubt it is there: another container's pids mean nothing here. An earlier run of this very
-    /// BEAM, whose application was started again, is as dead as any; the present one is spared.
+    /// Returns whether a BEAM is gone. In doubt it is there: another container's pids mean nothing here. An
+    /// earlier run of this very BEAM, whose application was started again, is as dead as any; the present one
+    /// is spared.
     fn is_gone(&self, owner: &Owner) -> bool {
         if !owner.is_from_here() {
             return false;

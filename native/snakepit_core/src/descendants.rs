@@ -46,7 +46,7 @@ impl OwnChildren {
         self.file.is_some()
     }
 
-    /// Returns the pids of the children that there are now. If nobody has been reaped since the last time,
+    /// Returns the pids of the children that there are now. If no child was reaped since the last time,
     /// `only_new` leaves out those that were there then, which costs the kernel next to nothing.
     ///
     /// # Errors

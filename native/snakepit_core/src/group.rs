@@ -36,7 +36,7 @@ impl Group {
             Found::Gone if members(identity.pid)?.is_empty() => {
                 Err(Error::NoSuchProcess(identity.pid.as_raw().into()))
             }
-            // There is a group with that number, and nobody left to say whether it is the one.
+            // There is a group with that number, and nothing tells whether it is the one.
             Found::Gone | Found::Ambiguous => Err(Error::Ambiguous(identity.pid)),
         }
     }

@@ -120,7 +120,7 @@ impl Journal {
     /// [`Error::Os`] with `EEXIST` if there is such a file: the ledger has not stored it yet.
     pub fn rotate(&self, aside: &Path) -> Result<(), Error> {
         let failed = |error: io::Error| Error::io("journal", &error);
-        // What cannot be looked at is not missing: it would be overwritten.
+        // A file that cannot be inspected is not missing: the rename would overwrite it.
         if aside.try_exists().map_err(failed)? {
             return Err(Error::Os { call: "journal", errno: Errno::EEXIST });
         }

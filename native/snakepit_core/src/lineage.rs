@@ -2,11 +2,11 @@
 //!
 //! Environment markers end with `env -i`, process groups and sessions with `setsid`. Resource limits
 //! are inherited through all of that, and one of them, `RLIMIT_LOCKS`, has had no effect since Linux
-//! 2.6 and is touched by nobody. So each child of the guardian gets a number of its own as its soft
+//! 2.6 and is set by no program. So each child of the guardian gets a number of its own as its soft
 //! limit, which names the run and the child; `/proc/<pid>/limits` shows it for every process, also
 //! one of another user. The hard limit is left alone: a Snakepit inside a Snakepit sets its own.
 //!
-//! Linux only; elsewhere nobody has a lineage.
+//! Linux only; elsewhere no process has a lineage.
 
 use crate::run_id::RunId;
 use crate::{Error, Pid, os};
@@ -33,18 +33,18 @@ impl Lineage {
         Self { run_id, child }
     }
 
-    /// The soft limit that says so.
+    /// Returns the soft limit that carries it.
     pub fn to_limit(self) -> u64 {
         (self.run_id.to_number() << CHILD_BITS) | u64::from(self.child)
     }
 
-    /// What a soft limit says; `None` for most, "unlimited" among them.
+    /// Returns the lineage that a soft limit carries; `None` for most, "unlimited" among them.
     pub fn from_limit(limit: u64) -> Option<Self> {
         let child = u32::try_from(limit % CHILDREN).ok()?;
         Some(Self { run_id: RunId::from_number(limit >> CHILD_BITS)?, child })
     }
 
-    /// The lineage of a process that is there.
+    /// `prlimit(2)`: the lineage of a process that is there.
     ///
     /// # Errors
     ///

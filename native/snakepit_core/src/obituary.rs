@@ -34,7 +34,7 @@ pub struct Obituary {
 /// How one process ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
-    /// Its worker; empty for an adopted process that nobody claims.
+    /// Its worker; empty for an adopted process of no known tree.
     pub worker_id: String,
     /// Its pid.
     pub pid: i64,
@@ -49,7 +49,7 @@ pub struct Ended {
 ///
 /// # Errors
 ///
-/// What the file system says.
+/// The error of `write(2)` or `rename(2)`.
 pub fn write(directory: &Path, obituary: &Obituary) -> io::Result<()> {
     let temporary = directory.join("obituary.new");
     fs::write(&temporary, wire::encode(obituary))?;

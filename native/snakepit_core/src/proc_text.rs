@@ -43,12 +43,12 @@ fn parse_state(letter: u8, threads: i64) -> ProcessState {
     }
 }
 
-/// The pids in a list of children: numbers, each with a space behind it.
+/// Returns the pids in a list of children: numbers, each with a space behind it.
 pub fn pids(list: &[u8]) -> impl Iterator<Item = i32> {
     list.split(|byte| *byte == b' ').filter_map(number::<i32>).filter(|pid| *pid > 0)
 }
 
-/// The letter of the state in `stat`.
+/// Returns the letter of the state in `stat`.
 pub fn state_letter(line: &[u8]) -> Option<u8> {
     behind_name(line)?.first().copied()
 }
@@ -58,30 +58,30 @@ fn behind_name(line: &[u8]) -> Option<&[u8]> {
     Some(line.get(close + 1..)?.trim_ascii())
 }
 
-/// The real user in `status`.
+/// Returns the real user in `status`.
 pub fn real_uid(status: &[u8]) -> Option<u32> {
     number(words(field(status, b"Uid:")?).next()?)
 }
 
-/// In how many pid namespaces, from that of `/proc` down to its own, a process has a pid. 0 if `status`
-/// does not tell.
+/// Returns in how many pid namespaces, from that of `/proc` down to its own, a process has a pid; 0 if
+/// `status` does not say.
 pub fn namespaces(status: &[u8]) -> usize {
     field(status, b"NSpid:").map_or(0, |pids| words(pids).count())
 }
 
-/// Whether a process has this capability, in effect.
+/// Returns whether a process has this capability, in effect.
 pub fn has_capability(status: &[u8], capability: u32) -> bool {
     let digits = field(status, b"CapEff:").and_then(|digits| std::str::from_utf8(digits).ok());
     let set = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or_default();
     set.checked_shr(capability).is_some_and(|bits| bits & 1 == 1)
 }
 
-/// Whether a filter decides on the system calls of a process (`SECCOMP_MODE_FILTER`).
+/// Returns whether a filter decides on the system calls of a process (`SECCOMP_MODE_FILTER`).
 pub fn is_filtered(status: &[u8]) -> bool {
     field(status, b"Seccomp:") == Some(b"2")
 }
 
-/// Whether `/proc` hides processes from one that has these groups and may not trace them, by
+/// Returns whether `/proc` hides processes from one that has these groups and may not trace them, by
 /// `mountinfo`. The last that was mounted there counts.
 pub fn hides(mountinfo: &[u8], groups: &[u32]) -> bool {
     let mounts = mountinfo.split(|byte| *byte == b'\n');

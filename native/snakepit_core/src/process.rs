@@ -13,7 +13,7 @@ use crate::{Error, Identity, Pid, Signal, os, protect, settle};
 /// How often to ask for one of which the kernel cannot notify: its pid may be another process's.
 const POLL: Duration = Duration::from_millis(10);
 
-/// A hold on one process: what is sent through it reaches that process or nobody.
+/// A hold on one process: what is sent through it reaches that process or none.
 #[derive(Debug)]
 pub struct Process {
     reference: os::Reference,
@@ -36,7 +36,7 @@ pub enum Found {
 pub enum Delivery {
     /// The process, or at least one member of the group.
     Sent,
-    /// Nobody: all gone before.
+    /// None: all were gone before.
     Gone,
 }
 
@@ -158,7 +158,7 @@ impl Process {
             _ => false,
         };
         if !is_hidden && !same_start {
-            // No boot gives a handle twice. So one that has it and another start time is not what was
+            // No handle comes twice in one boot. So one that has it and another start time is not what was
             // recorded, or it was seen from another time namespace.
             let doubtful = certain && same_handle;
             return if doubtful { self.in_doubt() } else { Ok(Found::Gone) };
@@ -250,7 +250,8 @@ impl Process {
         if identity.is_exact() {
             return Some(identity);
         }
-        // Order: the tick is over first, so that a process that holds the pid afterwards has no successor in it.
+        // Order: the tick is over first, so that a process that holds the pid afterwards has no successor in
+        // it.
         let settled = os::start_is_past(identity.start) && self.reference.holds_its_pid();
         settled.then_some(Identity { settled, ..identity })
     }

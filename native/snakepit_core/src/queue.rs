@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::Error;
 use crate::journal::Journal;
 
-/// Entries that nobody has written yet; `W` is whom to tell of it.
+/// Entries that are not written yet; `W` is the waiter of one.
 #[derive(Debug)]
 pub struct Queue<W> {
     state: Mutex<State<W>>,
@@ -23,7 +23,7 @@ pub struct Queue<W> {
 
 #[derive(Debug)]
 struct State<W> {
-    /// Nobody waits for a note.
+    /// A note has no waiter.
     entries: Vec<(Option<W>, Vec<u8>)>,
     /// Whether someone is writing, who will not end before the queue is empty.
     writing: bool,
@@ -48,7 +48,7 @@ impl<W> Queue<W> {
     }
 
     /// Adds a note, which the next write takes along. False, and it is not added, if the last write failed:
-    /// then somebody should hear of it.
+    /// then the caller has to append it, and gets the error.
     pub fn note(&self, content: &[u8]) -> bool {
         let mut state = self.lock();
         if !state.failing {
@@ -62,9 +62,9 @@ impl<W> Queue<W> {
         self.lock().entries.is_empty()
     }
 
-    /// Writes what has been added, and what is added meanwhile, and tells each one's waiter. Returns at once
-    /// if another thread does so: however many call this, one waits for the disk.
-    pub fn write_all(&self, journal: &Journal, mut tell: impl FnMut(W, Result<(), Error>)) {
+    /// Writes what has been added, and what is added meanwhile, and calls `answer` for each one's waiter. Returns
+    /// at once if another thread does so: however many call this, one waits for the disk.
+    pub fn write_all(&self, journal: &Journal, mut answer: impl FnMut(W, Result<(), Error>)) {
         if std::mem::replace(&mut self.lock().writing, true) {
             return;
         }
@@ -72,13 +72,13 @@ impl<W> Queue<W> {
         loop {
             let mut state = self.lock();
             let batch = std::mem::take(&mut state.entries);
-            // Order: with the lock held. Who adds an entry after this finds that nobody writes.
+            // Order: with the lock held. A thread that adds an entry after this sees that none is writing.
             state.writing = !batch.is_empty();
             drop(state);
             if batch.is_empty() {
                 return;
             }
-            let failed = write(journal, batch, &mut tell);
+            let failed = write(journal, batch, &mut answer);
             self.lock().failing = failed;
         }
     }
@@ -94,7 +94,7 @@ impl<W> Queue<W> {
 fn write<W>(
     journal: &Journal,
     batch: Vec<(Option<W>, Vec<u8>)>,
-    tell: &mut impl FnMut(W, Result<(), Error>),
+    answer: &mut impl FnMut(W, Result<(), Error>),
 ) -> bool {
     let contents: Vec<&[u8]> = batch.iter().map(|(_, content)| content.as_slice()).collect();
     let whole = journal.append_all(&contents).is_ok();
@@ -103,7 +103,7 @@ fn write<W>(
         let result = if whole { Ok(()) } else { journal.append(&content) };
         failed |= result.is_err();
         if let Some(waiter) = waiter {
-            tell(waiter, result);
+            answer(waiter, result);
         }
     }
     failed
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn each_entry_of_many_threads_is_written_once_and_told_of_once() {
+    fn each_entry_of_many_threads_is_written_once_and_answered_once() {
         let (path, journal) = journal_in("threads", 1 << 20);
         let queue = Queue::default();
         thread::scope(|scope| {

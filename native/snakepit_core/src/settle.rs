@@ -11,7 +11,7 @@ use crate::{Identity, Process, os};
 
 /// Longer than any tick. Only where the clock cannot be read does nothing ever settle.
 const LIMIT: Duration = Duration::from_millis(50);
-/// How often to look at the clock.
+/// How often to read the clock.
 const PAUSE: Duration = Duration::from_millis(1);
 /// How many to hold at a time: descriptors may be scarce. Further ones cost another wait, though seldom,
 /// since the tick of those that were started meanwhile is over with it too.

@@ -52,7 +52,7 @@ impl Signal {
     /// `SIGSTOP`.
     pub const STOP: Self = Self(libc::SIGSTOP);
 
-    /// By lower-case name, such as `sigterm`.
+    /// Returns a signal by its lower-case name, such as `sigterm`.
     ///
     /// # Errors
     ///

@@ -55,8 +55,8 @@ enum Resolved {
     /// The process.
     Process(Process),
     /// None to signal, for this reason.
-    Nobody(Outcome),
-    /// Not known: there is no descriptor left to look with.
+    NoProcess(Outcome),
+    /// Not known: there is no descriptor left to open it.
     NoDescriptor,
 }
 
@@ -148,7 +148,7 @@ impl<'a> Batch<'a> {
             }
             let process = match resolved {
                 Resolved::Process(process) => process,
-                Resolved::Nobody(outcome) => {
+                Resolved::NoProcess(outcome) => {
                     self.outcomes[index] = if outcome == Outcome::Gone { if_gone } else { outcome };
                     continue;
                 }
@@ -188,15 +188,15 @@ impl<'a> Batch<'a> {
             for one in pending.drain(..size) {
                 match self.resolve(one.index, one.process)? {
                     Resolved::Process(process) => part.push((one.index, process)),
-                    Resolved::Nobody(Outcome::Gone) => self.outcomes[one.index] = if_exited,
-                    Resolved::Nobody(outcome) => self.outcomes[one.index] = outcome,
+                    Resolved::NoProcess(Outcome::Gone) => self.outcomes[one.index] = if_exited,
+                    Resolved::NoProcess(outcome) => self.outcomes[one.index] = outcome,
                     Resolved::NoDescriptor => {
-                        later.push(Pending { index: one.index, process: None })
+                        later.push(Pending { index: one.index, process: None });
                     }
                 }
             }
             if !later.is_empty() {
-                // All that there were: whoever else needs one gets half of them.
+                // All that there were: others that need one get half of them.
                 let surplus = part.split_off(part.len().div_ceil(2));
                 later
                     .extend(surplus.into_iter().map(|(index, _)| Pending { index, process: None }));
@@ -224,14 +224,14 @@ impl<'a> Batch<'a> {
             Some(process) => process,
             None => match Process::reopen(&self.targets[index], self.run_id) {
                 Ok(Found::Same(process)) => process,
-                Ok(Found::Gone) => return Ok(Resolved::Nobody(Outcome::Gone)),
-                Ok(Found::Ambiguous) => return Ok(Resolved::Nobody(Outcome::Ambiguous)),
+                Ok(Found::Gone) => return Ok(Resolved::NoProcess(Outcome::Gone)),
+                Ok(Found::Ambiguous) => return Ok(Resolved::NoProcess(Outcome::Ambiguous)),
                 Err(error) if error.is_exhaustion() => return Ok(Resolved::NoDescriptor),
                 Err(error) => return Err(error),
             },
         };
         let alive = process.is_alive()?;
-        Ok(if alive { Resolved::Process(process) } else { Resolved::Nobody(Outcome::Gone) })
+        Ok(if alive { Resolved::Process(process) } else { Resolved::NoProcess(Outcome::Gone) })
     }
 }
 

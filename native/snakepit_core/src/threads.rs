@@ -14,8 +14,8 @@ use crate::{Pid, os};
 /// Two are enough: no more than one of them is the last.
 const WATCHED: usize = 2;
 
-/// Returns descriptors that become readable when a scheduler thread of that BEAM has ended. No scheduler ends while
-/// its BEAM goes on. There are none before Linux 6.9, and where its threads are hidden.
+/// Returns descriptors that become readable when a scheduler thread of that BEAM has ended. No scheduler ends
+/// while its BEAM goes on. There are none before Linux 6.9, and where its threads are hidden.
 pub fn watch_schedulers(beam: Pid) -> Vec<OwnedFd> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{beam}/task")) else { return Vec::new() };
     let threads = tasks.flatten().filter_map(|task| {

@@ -1,4 +1,4 @@
-//! Nobody who is read decides how much is read.
+//! A process does not decide how much of it is read.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 

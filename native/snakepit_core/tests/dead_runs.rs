@@ -46,7 +46,7 @@ fn marked(run_id: RunId, instance: &str, owner: &str) -> Spawned {
     spawned
 }
 
-/// With an empty environment; only the limit that it inherits says whose it is.
+/// With an empty environment; only the limit that it inherits names its run.
 fn of_lineage(run_id: RunId) -> Spawned {
     let limit = Lineage::new(run_id, 1).to_limit();
     let mut command = Command::new("prlimit");
@@ -56,7 +56,7 @@ fn of_lineage(run_id: RunId) -> Spawned {
     spawned
 }
 
-/// A BEAM that has been, as a marker tells of it.
+/// A BEAM that has ended, as a marker names it.
 fn dead_owner() -> String {
     let mut one = Spawned::polite();
     let owner = Owner::from(&one.identity()).to_string();
@@ -171,7 +171,7 @@ fn an_earlier_run_of_the_one_who_asks_is_dead_and_the_present_one_is_not() {
 }
 
 #[test]
-fn a_run_that_nobody_knows_is_told_by_its_markers_alone() {
+fn a_run_without_a_directory_is_found_by_its_markers_alone() {
     let instance = instance();
     let (run_id, owner) = (fresh(), dead_owner());
     let strays = [marked(run_id, &instance, &owner), marked(run_id, &instance, &owner)];
@@ -222,7 +222,7 @@ fn what_is_noted_and_gone_is_not_who_has_its_pid_now() {
     let mut gone = Spawned::polite();
     let mut recycled = gone.identity();
     gone.end();
-    // Of a later tick, as whoever comes after one that was known for good.
+    // Of a later tick, as a successor of a settled process is.
     let bystander = Spawned::polite();
     // As if the kernel had given its pid to the bystander.
     recycled.pid = bystander.pid();
@@ -232,7 +232,7 @@ fn what_is_noted_and_gone_is_not_who_has_its_pid_now() {
 }
 
 #[test]
-fn what_cannot_be_told_is_counted_and_left_alone() {
+fn an_ambiguous_process_is_counted_and_left_alone() {
     let instance = instance();
     let run_id = fresh();
     let bystander = Spawned::polite();

@@ -10,7 +10,7 @@ use support::fork::Forked;
 use support::{glance, judge, pid};
 
 #[test]
-fn it_is_the_identity_that_reading_the_process_table_gives() {
+fn it_is_the_identity_that_the_process_table_has() {
     // Enough for some to be forked while one tick ends and the next begins.
     for _ in 0..500 {
         let before = Moment::now();
@@ -34,7 +34,7 @@ fn moments_that_are_too_far_apart_are_no_guess() {
 }
 
 #[test]
-fn one_that_has_been_reaped_is_nobody() {
+fn a_child_that_has_been_reaped_has_no_identity() {
     let before = Moment::now();
     let child = Forked::new();
     let after = Moment::now();

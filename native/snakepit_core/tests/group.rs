@@ -40,7 +40,7 @@ fn numbered(leader: &Spawned) -> Group {
 }
 
 #[test]
-fn a_signal_reaches_every_member_and_nobody_else() {
+fn a_signal_reaches_every_member_and_no_other_process() {
     let members = group_of_four();
     let bystanders = [Spawned::polite(), Spawned::in_group(0)];
     assert_eq!(group::signal(&numbered(&members[0]), Signal::TERM).unwrap(), Delivery::Sent);

@@ -49,7 +49,7 @@ fn one_that_was_noted_and_is_hidden_is_ended_and_counted() {
     let one = hidden(&program);
     let known = one.identity();
     if known.handle.is_none() {
-        eprintln!("skipped: without handles nobody says who a hidden process is");
+        eprintln!("skipped: without handles a hidden process cannot be identified");
         return;
     }
     let run_id = RunId::generate().unwrap();
@@ -74,7 +74,7 @@ fn one_that_is_hidden_and_refuses_to_end_is_killed_with_its_tree() {
     let one = hidden(&program);
     let known = one.identity();
     if known.handle.is_none() {
-        eprintln!("skipped: without handles nobody says who a hidden process is");
+        eprintln!("skipped: without handles a hidden process cannot be identified");
         return;
     }
     let identities = vec![known];

@@ -83,7 +83,7 @@ fn who_still_runs_is_known_with_a_handle_and_without() {
 }
 
 #[test]
-fn one_in_doubt_has_not_ended_until_whoever_has_its_pid_has() {
+fn one_in_doubt_has_not_ended_until_the_owner_of_its_pid_has() {
     let (mut child, mut stopped) = (Spawned::polite(), Spawned::polite());
     let in_doubt = |child: &Spawned| Identity { handle: None, settled: false, ..child.identity() };
     let elsewhere = Identity { namespace: 1, ..child.identity() };
@@ -121,7 +121,7 @@ fn the_end_of_one_in_doubt_is_noticed() {
 }
 
 #[test]
-fn whoever_waits_for_the_tick_gets_an_identity_for_good() {
+fn who_waits_for_the_tick_gets_a_settled_identity() {
     for _ in 0..20 {
         let child = Forked::new();
         let process = Process::open_settled(pid(child.pid)).unwrap().unwrap();
@@ -144,7 +144,7 @@ fn a_thread_is_not_a_process() {
     .unwrap();
 }
 
-/// The second life of this test program: says what it makes of an identity.
+/// This test program, started again: prints what it finds for an identity.
 const IDENTITY: &str = "SNAKEPIT_TEST_IDENTITY";
 
 #[test]
@@ -169,7 +169,7 @@ fn another_program_knows_the_process_again() {
 }
 
 #[test]
-fn without_a_kernel_handle_only_the_marker_tells_in_the_first_tick() {
+fn without_a_kernel_handle_only_the_marker_confirms_in_the_first_tick() {
     let run_id = RunId::generate().unwrap();
     let marked = Spawned::start(Command::new("cat").env(marker::RUN_ID, run_id.to_string()));
     let unmarked = Spawned::polite();

@@ -18,7 +18,7 @@ use support::{eventually, judge, within};
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[test]
-fn whoever_was_stopped_runs_again_if_killing_fails() {
+fn a_stopped_process_is_continued_if_killing_fails() {
     let victim = Spawned::polite();
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     let restorer = RefCell::new(None);

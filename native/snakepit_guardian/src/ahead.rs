@@ -81,8 +81,8 @@ impl Ahead {
         (0..count).map(|index| index < asked).collect()
     }
 
-    /// Returns whether to top up: when it is quiet, or when half of them are used up. A fork costs the guardian a
-    /// copy of each page that it writes to next, which the forks of a batch share; and it takes processor
+    /// Returns whether to top up: when it is quiet, or when half of them are used up. A fork costs the guardian
+    /// a copy of each page that it writes to next, which the forks of a batch share; and it takes processor
     /// time from a child that is on its way to its program.
     fn refill_is_due(&mut self, now: Time, waiting: usize, released: usize) -> bool {
         if waiting >= self.target || self.is_resting(now) {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_news_once_and_so_is_its_end() {
+    fn a_failure_is_new_once_and_so_is_its_end() {
         let mut ahead = Ahead::new(8);
         assert!(!ahead.recovered(8));
         assert!(ahead.failed(MS, libc::EAGAIN));

@@ -161,7 +161,7 @@ pub enum Purpose {
     Ask,
     /// SIGKILL.
     Kill,
-    /// SIGSTOP, until nobody new is found; then SIGKILL.
+    /// SIGSTOP, until no new process is found; then SIGKILL.
     Freeze,
     /// This signal, for which the BEAM has asked.
     Send(Signal),

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use crate::ahead::Ahead;
 use crate::children::{Assignment, ChildState, Children};
 use crate::event::{Action, Actions, Event, ExecResult, Purpose, Target, Time};
-use crate::phase::{GIVE_UP, PERIOD};
+use crate::phase::{GIVE_UP, LONGEST_PAUSE};
 use crate::shutdown::{Shutdown, StopAll};
 use crate::trees::{Death, Finished, Trees};
 
@@ -110,7 +110,7 @@ impl Machine {
             self.list_at = None;
             self.out.push(Action::List);
         }
-        self.list_again_by(now + PERIOD);
+        self.list_again_by(now + LONGEST_PAUSE);
         self.fork_ahead(now);
     }
 

@@ -18,7 +18,7 @@ pub const REFUSED_GIVE_UP: Duration = Duration::from_secs(1);
 /// How long after SIGKILL the first walk looks for what is left; twice as long each time.
 pub const FIRST_RETRY: Duration = Duration::from_millis(10);
 /// The longest time between two of these.
-pub const PERIOD: Duration = Duration::from_secs(1);
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// In how many rounds of killing a tree that does not fork all the time is gone.
 const ROUNDS: u32 = 2;
 /// After so many passes a tree that does not come to rest is killed as it is.
@@ -151,7 +151,7 @@ impl Killing {
     /// Sets the time of the next walk: later than the last was.
     pub fn wait(&mut self, now: Time) {
         self.next = now + self.pause;
-        self.pause = (2 * self.pause).min(PERIOD);
+        self.pause = (2 * self.pause).min(LONGEST_PAUSE);
     }
 }
 

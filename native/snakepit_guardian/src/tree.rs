@@ -19,7 +19,7 @@ use snakepit_core::wire::{KillMode, Scope, StopPolicy};
 use tracing::{debug, warn};
 
 use crate::event::{Action, Actions, Member, Purpose, Target, Time};
-use crate::phase::{ASK_REST_AFTER, Asked, FIRST_RETRY, Killing, PERIOD, Phase};
+use crate::phase::{ASK_REST_AFTER, Asked, FIRST_RETRY, Killing, LONGEST_PAUSE, Phase};
 
 /// A process that became the guardian's child.
 #[derive(Debug)]
@@ -193,7 +193,7 @@ impl Tree {
             // Whatever kept them may have passed.
             Phase::Survived => {
                 self.kill_roots(out);
-                self.timer = Some(now + PERIOD);
+                self.timer = Some(now + LONGEST_PAUSE);
             }
         }
     }
@@ -321,7 +321,8 @@ impl Tree {
         let Phase::Killing(killing) = &mut self.phase else { return };
         if killing.refused.insert(pid) {
             let why = std::io::Error::from_raw_os_error(errno);
-            warn!(pid, worker = %self.worker_id, "SIGKILL is refused: {why}; a user with the right to must kill it");
+            let worker = &self.worker_id;
+            warn!(pid, %worker, "SIGKILL is refused: {why}; a user who may signal it has to kill it");
         }
         self.timer = Some(killing.give_up_at(&roots).min(killing.next).max(now));
     }
@@ -338,9 +339,10 @@ impl Tree {
             self.timer = Some(now + FIRST_RETRY);
             return false;
         }
-        warn!(worker = %self.worker_id, pids = ?roots, "these processes do not end after SIGKILL; it is sent again each second");
+        let worker = &self.worker_id;
+        warn!(%worker, pids = ?roots, "these do not end after SIGKILL, which is sent again each second");
         self.phase = Phase::Survived;
-        self.timer = Some(now + PERIOD);
+        self.timer = Some(now + LONGEST_PAUSE);
         true
     }
 }

@@ -3,7 +3,7 @@
 //! The guardian is a subreaper: a process below it that loses its parent becomes its child. The kernel hands the
 //! children of a dying process over before it reports the death, and takes a child out of the guardian's
 //! list only when the guardian waits for it. So once a death has been reaped, whatever the dead process
-//! has left behind is in the list or below something that is, and a tree of which nobody is in the list
+//! has left behind is in the list or below something that is, and a tree of which no process is in the list
 //! is gone.
 //!
 //! Which tree an adopted process is of shows in the lineage that it inherited, which neither `setsid` nor an

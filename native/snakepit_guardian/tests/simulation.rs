@@ -176,7 +176,7 @@ fn take(shell: &mut Shell, step: Step) {
 fn may_run(shell: &Shell, pid: i32) -> bool {
     let process = &shell.kernel.processes[&pid];
     let Some(id) = process.tree else { return false };
-    // A leader has its session's number; whoever else there is descends from one that ran.
+    // A leader has its session's number; any other process descends from one that ran.
     let leader = process.session == pid && process.parent == model::kernel::GUARDIAN;
     !leader || (shell.out.contains_key(&id) && shell.machine.released(pid).is_none())
 }
@@ -356,7 +356,7 @@ fn run_orderly(seed: u64, steps: &[Step], later: &[Step]) {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 2 * setting("SNAKEPIT_SIMULATION_STEPS", STEPS) / MAX_GRACE,
-        // The same each time, unless somebody wants to see others.
+        // The same each time, unless the environment asks for others.
         rng_seed: RngSeed::Fixed(setting("SNAKEPIT_SIMULATION_SEED", 1)),
         failure_persistence: None,
         max_shrink_iters: 2_000,

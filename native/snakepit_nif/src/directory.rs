@@ -19,7 +19,8 @@ struct StandingTerm {
     remote: Option<String>,
 }
 
-/// `Snakepit.Native.directory_list/1`. OTP takes an error of `readdir(3)` for the end of the directory; this does not.
+/// `Snakepit.Native.directory_list/1`. OTP takes an error of `readdir(3)` for the end of the directory; this
+/// does not.
 #[rustler::nif(schedule = "DirtyIo")]
 fn directory_list(path: Bytes) -> Answer<Vec<Bytes>> {
     let names = directory::list(&as_path(path))?;

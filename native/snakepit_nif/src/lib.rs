@@ -112,8 +112,8 @@ fn process_alive(identity: IdentityTerm) -> Answer<bool> {
     Ok(Process::still_runs(&identity.identity()?)?)
 }
 
-/// `Snakepit.Native.process_info/1`. Reads three small files of `/proc`, one of which waits for whoever
-/// changes the memory of that process.
+/// `Snakepit.Native.process_info/1`. Reads three small files of `/proc`, one of which waits while
+/// the memory of that process is changed.
 #[rustler::nif(schedule = "DirtyIo")]
 fn process_info(identity: IdentityTerm) -> Answer<InfoTerm> {
     let columns = Columns { uid: true, arguments: true, markers: false };
@@ -221,7 +221,7 @@ fn guardian_protect(identity: IdentityTerm, protected: bool) -> Answer<()> {
     Ok(())
 }
 
-/// `Snakepit.Native.guardian_environment/0`: what a guardian has to be told in its environment.
+/// `Snakepit.Native.guardian_environment/0`: the variables that a guardian needs in its environment.
 #[rustler::nif]
 fn guardian_environment() -> Vec<(&'static str, String)> {
     identity::life_variable().into_iter().collect()

@@ -5,7 +5,7 @@ defmodule Snakepit.Ledger.JournalTest do
   alias Snakepit.Ledger.Journal
   alias Snakepit.Test.Beam
 
-  test "what cannot be read is not carried off, and not deleted" do
+  test "what cannot be read is not stored, and not deleted" do
     directory = Beam.temporary_directory()
     {:ok, journal} = Journal.open(directory)
     :ok = Journal.append(journal, {:gone, "one"})
@@ -13,12 +13,15 @@ defmodule Snakepit.Ledger.JournalTest do
     unreadable = Path.join(directory, "journal.old")
     File.mkdir!(unreadable)
 
-    carried = fn entries -> send(self(), {:carried, entries}) && :ok end
-    assert {:error, %Error{operation: :journal_read}} = Journal.carry(journal, directory, carried)
-    refute_received {:carried, _}
+    store = fn entries -> send(self(), {:stored, entries}) && :ok end
+
+    assert {:error, %Error{operation: :journal_read}} =
+             Journal.checkpoint(journal, directory, store)
+
+    refute_received {:stored, _}
 
     File.rmdir!(unreadable)
-    assert :ok = Journal.carry(journal, directory, carried)
-    assert_received {:carried, [{:gone, "one"}]}
+    assert :ok = Journal.checkpoint(journal, directory, store)
+    assert_received {:stored, [{:gone, "one"}]}
   end
 end

@@ -72,7 +72,7 @@ defmodule Snakepit.Pool.PIDLedgerTest do
     log =
       capture_log(fn ->
         :ok = :sys.resume(PIDLedger)
-        for _ <- 1..2, do: send(PIDLedger, :carry) && PIDLedger.all()
+        for _ <- 1..2, do: send(PIDLedger, :checkpoint) && PIDLedger.all()
         assert {:error, %Error{reason: :estale}} = PIDLedger.clear()
       end)
 

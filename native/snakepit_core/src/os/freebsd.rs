@@ -56,7 +56,7 @@ fn read_info(pid: libc::pid_t) -> Result<Option<(kinfo_proc, i64)>, Errno> {
     }
 }
 
-/// A kernel with another idea of the structure gives nothing that can be relied on.
+/// `ENOTSUP` for a kernel with another layout of the structure: nothing in it can be relied on.
 fn check_layout(info: &kinfo_proc) -> Result<(), Errno> {
     let size = usize::try_from(info.ki_structsize);
     if size == Ok(size_of::<kinfo_proc>()) { Ok(()) } else { Err(Errno::ENOTSUP) }

@@ -21,7 +21,7 @@ use crate::{Pid, Signal};
 /// Longer timeouts are cut to this and waited for again: macOS refuses those beyond three years.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
-/// How often to look whether a process that is on its way out has arrived.
+/// How often to check whether a process that is ending has ended.
 const EXIT_PAUSE: Duration = Duration::from_millis(1);
 
 /// A pid, and when the process that had it at the time of opening was started.
@@ -95,7 +95,7 @@ pub(crate) fn wait_for_exits(references: &[&Reference], deadline: Instant) -> Re
     let mut left = HashSet::with_capacity(references.len());
     for reference in references {
         // Order: a process that is still there after the queue began to watch its pid is the one
-        // that is watched. One that is not has exited, and whoever has its pid does not matter.
+        // that is watched. One that is not has exited, and the present owner of its pid does not matter.
         if watch(&queue, reference)? && !reference.has_exited()? {
             left.insert(reference.ident());
         }

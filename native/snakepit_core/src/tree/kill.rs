@@ -17,7 +17,7 @@ const FREEZE_LIMIT: Duration = Duration::from_secs(1);
 /// How long it is tried to continue a frozen tree that could not be killed.
 const THAW_LIMIT: Duration = Duration::from_secs(1);
 
-/// The longest wait for one pass's victims before the next pass looks for what they left behind.
+/// The longest wait for those that one pass has killed, before the next pass finds what they left behind.
 const PASS_LIMIT: Duration = Duration::from_millis(50);
 
 /// What a tree kill did.
@@ -79,8 +79,8 @@ fn kill_and_record(
         let frozen = freeze(roots, deadline.min(Instant::now() + FREEZE_LIMIT), stopped)?;
         report.passes += frozen.passes;
         empty += usize::from(frozen.members == 0);
-        // Out of time before they have come to rest: those that were stopped stay so, and whoever
-        // calls again goes on from there. Killing now would let the others fork anew.
+        // Out of time before they have come to rest: those that were stopped stay so, and the
+        // next call goes on from there. Killing now would let the others fork anew.
         if !frozen.at_rest && Instant::now() >= deadline {
             report.survivors = roots.list()?;
             return Ok(report);

@@ -113,7 +113,7 @@ fn any_adopted(bytes: &[u8]) {
     assert_eq!(adopted::parse(bytes), expected);
 }
 
-/// Those before the damage are there, and behind it nobody who was not noted.
+/// Those before the damage are there, and behind it none that was not recorded.
 fn damaged_adopted(script: &mut Script) {
     let damage = Damage::next(script);
     let mut noted = Vec::new();

@@ -56,7 +56,7 @@ impl Spawned {
     #[track_caller]
     pub fn line(&mut self) -> String {
         let mut line = String::new();
-        assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "it ended without a word");
+        assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "it ended without output");
         line.trim().to_owned()
     }
 
@@ -68,7 +68,7 @@ impl Spawned {
         self
     }
 
-    /// Gives it an empty line to read.
+    /// Writes an empty line for it to read.
     pub fn write_line(&mut self) {
         self.input.write_all(b"\n").unwrap();
     }

@@ -10,7 +10,7 @@ use libc::c_void;
 use tracing::debug;
 
 /// Address space for the heap to grow into, which costs nothing until it is used.
-const ROOM: usize = 16 * 1024 * 1024;
+const HEAP_RESERVE: usize = 16 * 1024 * 1024;
 /// What libc keeps of a thread is less.
 const THREAD: usize = 4096;
 
@@ -60,11 +60,11 @@ fn after_thread(variable: usize) -> usize {
 /// `mallopt(3)`: the heap grows once and for all. What it grows by later is another mapping, and copied.
 #[cfg(target_env = "gnu")]
 fn reserve() {
-    let room = ROOM.try_into().unwrap_or_default();
+    let reserve = HEAP_RESERVE.try_into().unwrap_or_default();
     // SAFETY: sets two numbers of the allocator's.
     unsafe {
-        libc::mallopt(libc::M_TOP_PAD, room);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, room);
+        libc::mallopt(libc::M_TOP_PAD, reserve);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, reserve);
     }
     // More than it begins with, in pieces that are small enough to come from it.
     let pieces: Vec<Vec<u8>> = (0..4).map(|_| Vec::with_capacity(65_536)).collect();

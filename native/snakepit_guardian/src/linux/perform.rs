@@ -181,7 +181,8 @@ impl Shell {
 
     fn conclude(&mut self, record: &Obituary) {
         if !record.survivors.is_empty() {
-            error!(survivors = ?record.survivors, "these processes survive SIGKILL; the next start tries again");
+            let survivors = &record.survivors;
+            error!(?survivors, "these processes survive SIGKILL; the next start tries again");
         }
         if let Err(error) = obituary::write(&self.run_directory, record) {
             let directory = &self.run_directory;

@@ -15,8 +15,8 @@ use super::filter;
 
 /// Where `open_port` with `:nouse_stdio` puts the two directions. Standard input, output and error
 /// are the BEAM's own, for children that inherit them.
-const INPUT: i32 = 3;
-const OUTPUT: i32 = 4;
+const PORT_INPUT: i32 = 3;
+const PORT_OUTPUT: i32 = 4;
 
 /// What forked children need: who the guardian is, and what it has changed for itself and they get back.
 #[derive(Clone, Copy)]
@@ -67,7 +67,8 @@ pub fn port() -> Result<(OwnedFd, OwnedFd, bool), Errno> {
     }
     // SAFETY: the port's own descriptors, owned by nobody else here. If they are not open, the first
     // use says so.
-    let (input, output) = unsafe { (OwnedFd::from_raw_fd(INPUT), OwnedFd::from_raw_fd(OUTPUT)) };
+    let (input, output) =
+        unsafe { (OwnedFd::from_raw_fd(PORT_INPUT), OwnedFd::from_raw_fd(PORT_OUTPUT)) };
     for fd in [&input, &output] {
         fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
         let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);

@@ -158,7 +158,7 @@ impl Kernel {
         }
     }
 
-    /// The end of a process: first its children get another parent, then its own parent is told.
+    /// The end of a process: first its children get another parent, then its own parent is notified.
     pub fn exit(&mut self, pid: i32, signal: i32) {
         let Some(process) = self.processes.get_mut(&pid) else { return };
         if matches!(process.state, State::Zombie(_)) {
@@ -238,7 +238,7 @@ impl Kernel {
         result
     }
 
-    /// What happens while somebody else does something: bombs fork, parents reap.
+    /// What happens between two actions: bombs fork, parents reap.
     pub fn jiffy(&mut self) {
         // Time is short, most of the time.
         if self.random(3) > 0 {

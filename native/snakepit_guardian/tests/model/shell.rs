@@ -157,7 +157,7 @@ impl Shell {
         self.dispatch(Event::Forked { id, asked, outcome });
     }
 
-    /// Gives a waiting child something to run.
+    /// Assigns and releases a waiting child.
     pub fn start(&mut self, mode: KillMode, nature: Nature) {
         let Some(id) = self.ready.pop() else { return };
         let stop = StopPolicy { mode, ..StopPolicy::default() };

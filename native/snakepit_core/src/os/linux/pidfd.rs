@@ -100,7 +100,7 @@ impl Reference {
         self.pidfd_send_signal(0, 0) != Err(Errno::ESRCH)
     }
 
-    /// Signals it with nothing: what the kernel or a filter says to signals through pidfds.
+    /// `pidfd_send_signal(2)` with signal 0: whether the kernel and filters allow signals through pidfds.
     pub(crate) fn probe(&self) -> Result<(), Errno> {
         self.pidfd_send_signal(0, 0)
     }

@@ -188,7 +188,7 @@ fn read_start(
 }
 
 /// The children of a process, of all its threads; `None` where the kernel has no such lists
-/// (`CONFIG_PROC_CHILDREN`). While they come and go some may be missing. Nobody, if it is hidden.
+/// (`CONFIG_PROC_CHILDREN`). While they come and go some may be missing. None, if the process is hidden.
 pub(crate) fn children_of(pid: Pid) -> Result<Option<Vec<i32>>, Errno> {
     let tasks = match open(format!("/proc/{pid}/task").as_str(), DIRECTORY, Mode::empty()) {
         Ok(tasks) => tasks,
