@@ -276,6 +276,18 @@ mod tests {
     }
 
     #[test]
+    fn a_rotation_does_not_overwrite_what_cannot_be_inspected() {
+        let scratch = Scratch::new("inspected");
+        let (path, aside) = (scratch.file("journal"), scratch.file("journal.old"));
+        let journal = Journal::open(&path, 1 << 20).unwrap();
+        journal.append(b"one").unwrap();
+        std::os::unix::fs::symlink(&aside, &aside).unwrap();
+        assert!(matches!(journal.rotate(&aside), Err(Error::Os { errno: Errno::ELOOP, .. })));
+        assert!(aside.is_symlink());
+        assert_eq!(read(&path).unwrap().entries, [b"one".to_vec()]);
+    }
+
+    #[test]
     fn a_journal_that_went_away_takes_no_entry_until_it_is_rotated() {
         let scratch = Scratch::new("away");
         let (path, aside) = (scratch.file("journal"), scratch.file("journal.old"));

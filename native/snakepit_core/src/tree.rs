@@ -5,7 +5,7 @@
 //! one finds nothing.
 //!
 //! A parent that dies hands its children to another process, and with that the trace that leads to
-//! them ends, unless they carry a marker or the one who asks is the subreaper that inherits them.
+//! them ends, unless they carry a marker or the caller is the subreaper that inherits them.
 //! So before anything is killed the tree is *frozen*: each member is stopped, which makes a `fork`
 //! under way start over and never return, until a pass finds no new member and all of them at rest.
 
@@ -20,7 +20,7 @@ mod kill;
 
 pub use kill::{KillReport, kill};
 
-/// Which processes a tree grows from.
+/// The processes that a tree descends from.
 pub struct Roots<'a> {
     /// These very processes.
     pub identities: Vec<Identity>,
@@ -28,8 +28,8 @@ pub struct Roots<'a> {
     pub select: &'a dyn Fn(&Entry) -> bool,
     /// What `select` needs to see.
     pub columns: Columns,
-    /// Stop everything before killing anything. Not needed by a subreaper: whoever loses its parent
-    /// becomes its own child.
+    /// Stop everything before killing anything. A subreaper does not need that: a process that loses its parent
+    /// becomes its child.
     pub freeze: bool,
 }
 
@@ -40,7 +40,7 @@ struct OpenMember {
 }
 
 impl Roots<'_> {
-    /// The live members now, children before their parents. Waits for the end of a clock tick where
+    /// Returns the live members now, children before their parents. Waits for the end of a clock tick where
     /// the kernel has no handles and a member is that young.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Roots<'_> {
         Ok(members.identities())
     }
 
-    /// One pass. Each member is opened only while `visit` has it, so the number of descriptors does
+    /// Makes one pass over the process table. Each member is opened only while `visit` has it, so the number of descriptors does
     /// not limit the number of members.
     fn for_each_member(
         &self,

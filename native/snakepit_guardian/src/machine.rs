@@ -128,7 +128,7 @@ impl Machine {
         }
         let counts = self.children.counts();
         if self.ahead.recovered(counts.waiting) {
-            warn!("fork succeeds again");
+            warn!("can fork again");
         }
         let batch = self.ahead.batch(now, counts.waiting, counts.released);
         if !batch.is_empty() {
@@ -167,7 +167,7 @@ impl Machine {
                 if self.ahead.failed(now, errno) {
                     let why = std::io::Error::from_raw_os_error(errno);
                     warn!(
-                        "fork failed: {why}; it is tried again each second, without further lines"
+                        "cannot fork: {why}; it is tried again each second, without further lines"
                     );
                 }
             }

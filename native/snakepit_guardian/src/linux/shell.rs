@@ -257,7 +257,9 @@ impl Shell {
     fn read_requests(&mut self) {
         match self.frames.receive() {
             Incoming::Requests(requests) => {
-                requests.into_iter().for_each(|one| self.handle_request(one))
+                for request in requests {
+                    self.handle_request(request);
+                }
             }
             Incoming::Closed => self.beam_gone("port"),
             Incoming::Garbage(reason) => {
