@@ -60,7 +60,7 @@ defmodule Snakepit.Pool.PIDLedgerTest do
     :ok = PIDLedger.register_process("r", status: :reserved)
     # In the table by then, which is still open.
     assert [%{worker_id: "r"}] = PIDLedger.all()
-    # In the journal alone, and never to be carried off.
+    # In the journal alone, and stored by no checkpoint.
     :ok = :sys.suspend(PIDLedger)
     :ok = PIDLedger.register_process("s")
     lose_directory(run)
@@ -87,7 +87,7 @@ defmodule Snakepit.Pool.PIDLedgerTest do
 
     log =
       capture_log(fn ->
-        # What cannot be carried off is read from where it is.
+        # What no checkpoint can store is read from where it is.
         for _ <- 1..3, do: assert([%{worker_id: "w"}] = PIDLedger.all())
       end)
 
