@@ -251,22 +251,18 @@ defmodule Snakepit.ProcessKiller do
   end
 
   defp group_argument(%OSProcess{identity: identity}), do: identity
-  defp group_argument(pgid) when is_integer(pgid), do: pgid
 
-  defp group_argument(other) do
-    raise ArgumentError, "expected a process group or its leader, got: #{inspect(other)}"
-  end
+  defp group_argument(pgid),
+    do: Options.check!(pgid, {:custom, &is_integer/1, "a process group or its leader"})
 
-  defp check_run_id(operation, run_id) when is_binary(run_id) do
+  defp check_run_id(operation, run_id) do
+    Options.check!(run_id, {:custom, &is_binary/1, "a run id"})
+
     if RunID.valid?(run_id) do
       :ok
     else
       detail = "expected seven characters of 0-9a-z, got: #{inspect(run_id)}"
       {:error, %Error{operation: operation, reason: :invalid_run_id, detail: detail}}
     end
-  end
-
-  defp check_run_id(_operation, other) do
-    raise ArgumentError, "expected a run id, got: #{inspect(other)}"
   end
 end

@@ -34,6 +34,7 @@ defmodule Snakepit.OptionsTest do
     test "a default is valid where another value of its kind is not" do
       assert Options.validate!([b: nil], b: [type: :string, default: nil]) == %{b: nil}
       assert message([b: nil], b: [type: :string]) =~ "got: nil"
+      assert message([b: 5.0], b: [type: :milliseconds, default: 5]) =~ "got: 5.0"
     end
 
     test "what is required has to be given" do

@@ -4,6 +4,7 @@ defmodule Snakepit.Command.Schema do
   # The options of a `Snakepit.Command`, and the checks that only they need.
 
   alias Snakepit.Options
+  alias Snakepit.Options.Type
 
   # Linux numbers; the only system with a guardian so far. RLIMIT_LOCKS is missing on purpose: it has
   # no effect, and Snakepit marks its processes with it.
@@ -112,7 +113,7 @@ defmodule Snakepit.Command.Schema do
   def cmd([]), do: {"a list that names a program", []}
   def cmd(_other), do: false
 
-  defp argument(argument) when is_binary(argument), do: Options.without_nul(argument)
+  defp argument(argument) when is_binary(argument), do: Type.without_nul(argument)
   defp argument(other), do: {"strings", other}
 
   @doc false
@@ -120,17 +121,17 @@ defmodule Snakepit.Command.Schema do
   def env(env), do: all(env, &variable/1)
 
   defp variable({name, nil}) when is_binary(name) and name != "" do
-    if String.contains?(name, "="), do: {"names without =", name}, else: Options.without_nul(name)
+    if String.contains?(name, "="), do: {"names without =", name}, else: Type.without_nul(name)
   end
 
   defp variable({name, value}) when is_binary(value) do
-    with true <- variable({name, nil}), do: Options.without_nul(value)
+    with true <- variable({name, nil}), do: Type.without_nul(value)
   end
 
   defp variable(other), do: {"pairs of name and value", other}
 
   @doc false
-  def account(name) when is_binary(name) and name != "", do: Options.without_nul(name)
+  def account(name) when is_binary(name) and name != "", do: Type.without_nul(name)
   def account(number), do: number in 0..4_294_967_294
 
   @doc false
