@@ -159,7 +159,9 @@ defmodule Snakepit.Options do
   end
 
   defp item(key, entry, indent) do
-    words = String.split("`#{inspect(key)}`#{default(entry)} - #{entry[:doc]}")
+    text = "`#{inspect(key)}`#{default(entry)} - #{entry[:doc]}"
+    # What is between backticks stays on one line.
+    words = for [word] <- Regex.scan(~r/(?:`[^`]*`|\S)+/, text), do: word
     item = indent <> "* " <> wrap(words, indent <> "  ")
 
     case entry[:type] do

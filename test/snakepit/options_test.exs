@@ -176,13 +176,14 @@ defmodule Snakepit.OptionsTest do
     end
 
     test "fits into a terminal, whatever the text was broken at" do
-      text = String.duplicate("some words and\n  others ", 20)
+      text = String.duplicate("some words and\n  `{:others, too}` ", 20)
       docs = Options.docs(key: [type: :boolean, default: true, doc: text])
       [first | others] = String.split(docs, "\n")
-      assert first =~ "  * `:key` (`true`) - some words and others some"
+      assert first =~ "  * `:key` (`true`) - some words and `{:others, too}` some"
       assert length(others) > 3
       assert Enum.all?(others, &(&1 =~ ~r/^    \S/))
       assert Enum.all?([first | others], &(String.length(&1) in 20..98))
+      refute docs =~ "{:others,\n"
     end
 
     test "options in options are a list in the list" do

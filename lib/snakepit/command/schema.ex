@@ -85,7 +85,11 @@ defmodule Snakepit.Command.Schema do
       default: [],
       doc: "such as `[nofile: 1024, core: {0, :infinity}]`: soft, or soft and hard"
     ],
-    oom_score_adj: [type: {:integer, -1000, 1000}, default: nil, doc: "-1000 to 1000"],
+    oom_score_adj: [
+      type: {:integer, -1000, 1000},
+      default: nil,
+      doc: "how soon the kernel ends it when memory is short, -1000 to 1000"
+    ],
     stop_signal: [type: :signal, default: :sigterm, doc: "what asks it to end"],
     stop_timeout: [
       type: :milliseconds,

@@ -80,25 +80,6 @@ defmodule Snakepit.Worker.Options do
       doc: "when it counts as started, see below"
     ],
     ready_timeout: [type: {:milliseconds, 1}, default: 15_000, doc: "how long that may take"],
-    # No default, as only a worker that is given one has it in every ending.
-    stop_timeout:
-      @command[:stop_timeout]
-      |> Keyword.delete(:default)
-      |> Keyword.merge(
-        shown: "#{@stop_timeout} ms",
-        doc: "how long it is given to end, see below"
-      ),
-    stop_order: [
-      type: {:one_of, [:together, :supervisor]},
-      default: :together,
-      doc:
-        "`:together` or `:supervisor`: when it is asked to end as its application stops, see below"
-    ],
-    on_guardian_down: [
-      type: {:one_of, [:restart, :exit]},
-      default: :restart,
-      doc: "`:restart` or `:exit`; see below"
-    ],
     heartbeat: [
       type: {:or, [:boolean, :keyword]},
       default: nil,
@@ -112,12 +93,32 @@ defmodule Snakepit.Worker.Options do
       type: {:function, [0, 1]},
       default: nil,
       doc: "a function that asks it for a sign of life, instead of the lifeline"
-    ]
+    ],
+    on_guardian_down: [
+      type: {:one_of, [:restart, :exit]},
+      default: :restart,
+      doc: "`:restart` or `:exit`; see below"
+    ],
+    stop_order: [
+      type: {:one_of, [:together, :supervisor]},
+      default: :together,
+      doc:
+        "`:together` or `:supervisor`: when it is asked to end as its application stops, see below"
+    ],
+    # No default, as only a worker that is given one has it in every ending.
+    stop_timeout:
+      @command[:stop_timeout]
+      |> Keyword.delete(:default)
+      |> Keyword.merge(
+        shown: "#{@stop_timeout} ms",
+        doc: "how long it is given to end, see below"
+      )
   ]
 
   # The lifeline is the worker's own business.
-  @schema Keyword.take(@command, [:cmd]) ++
-            @own ++ Keyword.drop(@command, [:cmd, :lifeline | Keyword.keys(@own)])
+  @inherited Keyword.drop(@command, [:cmd, :lifeline | Keyword.keys(@own)])
+  {stop, others} = Keyword.split(@inherited, [:stop_signal, :kill_mode])
+  @schema Keyword.take(@command, [:cmd]) ++ @own ++ stop ++ others
 
   @derive {Inspect, only: [:id, :stdio]}
   @enforce_keys [:id, :command]
