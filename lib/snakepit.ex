@@ -22,9 +22,18 @@ defmodule Snakepit do
 
   """
 
-  alias Snakepit.{Cmd, Config, Error, OutputStream, Result, Run, Script}
+  alias Snakepit.{Cmd, Config, Error, Options, OutputStream, Result, Run, Script}
   alias Snakepit.Pool.{ApplicationCleanup, ProcessRegistry}
   alias Snakepit.Worker.ApplicationStop
+
+  @cleanup [
+    timeout: [
+      type: :milliseconds,
+      default: nil,
+      shown: "each its own",
+      doc: "how many milliseconds they may take to end, whatever their own `:stop_timeout`"
+    ]
+  ]
 
   @doc """
   This run's id: that of this BEAM, from the start of the application to its stop.
@@ -47,22 +56,17 @@ defmodule Snakepit do
 
   ## Options
 
-    * `:timeout_ms` - how long they may take to end, whatever their own `:stop_timeout`
+  #{Options.docs(@cleanup)}
 
   """
   @spec cleanup(keyword()) ::
           {:ok, %{stopped: non_neg_integer(), killed: non_neg_integer()}} | {:error, Error.t()}
   def cleanup(opts \\ []) do
-    opts = Keyword.validate!(opts, [:timeout_ms])
+    %{timeout: given} = Options.validate!(opts, @cleanup)
     config = Config.fetch!()
+    timeout = given || config.cleanup_on_stop_timeout_ms
 
-    {timeout, strict?} =
-      case Keyword.fetch(opts, :timeout_ms) do
-        {:ok, timeout} -> {timeout, true}
-        :error -> {config.cleanup_on_stop_timeout_ms, false}
-      end
-
-    case ApplicationCleanup.run(timeout, config.force_kill_timeout_ms, strict: strict?) do
+    case ApplicationCleanup.run(timeout, config.force_kill_timeout_ms, strict: given != nil) do
       %{survivors: []} = report ->
         {:ok, Map.take(report, [:stopped, :killed])}
 
@@ -134,15 +138,10 @@ defmodule Snakepit do
 
   ## Options
 
-    * `:into` - what collects the output (`""`)
-    * `:input` - what the program reads; without it, nothing
-    * `:timeout` - how long it may take in milliseconds; then it is killed (`:infinity`)
-    * `:max_output` - how many bytes it may write before it is killed
-    * `:stderr_to_stdout` - whether errors are part of the output (`false`: only `run/3` returns them)
+  #{Options.docs(Cmd.schema())}
 
-  and those of `Snakepit.Command` that say where, as whom, with which environment and limits, and how it
-  is ended; `:stop_timeout` is 2000 here. What a program leaves behind when it ends gets `:stop_signal`,
-  and SIGKILL after `:stop_timeout`, or when the `:timeout` is up.
+  What a program leaves behind when it ends gets `:stop_signal`, and SIGKILL after `:stop_timeout`, or when
+  the `:timeout` is up.
   """
   @spec cmd(String.t(), [String.t()], keyword()) ::
           {Collectable.t(), non_neg_integer() | :timeout | :max_output}
@@ -175,9 +174,10 @@ defmodule Snakepit do
   stream, as `Enum.take/2` does, kills it. A program that cannot be started, or ends with another
   status than 0, raises `Snakepit.Error`.
 
-  Options are `:packet` (`:raw`, the default, or `:line`), `:max_packet`, the longest line in bytes
-  (16 MiB; a longer one raises), `:input` and `:stderr_to_stdout` as for
-  `cmd/3`, and those of `Snakepit.Command`.
+  ## Options
+
+  #{Options.docs(OutputStream.schema())}
+
   """
   @spec stream!([String.t()], keyword()) :: Enumerable.t()
   defdelegate stream!(argv, opts \\ []), to: OutputStream, as: :new!
@@ -193,12 +193,7 @@ defmodule Snakepit do
 
   ## Options
 
-    * `:timeout` - how long `fun` may take, in milliseconds; it is killed then, and this exits with
-      `:timeout`. `:infinity` by default
-    * `:shutdown_timeout` - how long processes may take to end, whatever their own `:stop_timeout`; by
-      default as for `cleanup/1`
-    * `:halt` - `true` to stop the BEAM in good order afterwards, with status 0, or 1 if `fun` failed;
-      `false` by default
+  #{Options.docs(Script.schema())}
 
   """
   @spec run_as_script((() -> result), keyword()) :: result when result: term()

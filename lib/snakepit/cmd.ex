@@ -3,7 +3,7 @@ defmodule Snakepit.Cmd do
 
   # `Snakepit.cmd/3` and `Snakepit.run/3`: a program is run to its end and its output collected.
 
-  alias Snakepit.{Command, Error, OneShot, Result, Telemetry}
+  alias Snakepit.{Error, OneShot, Options, Result, Telemetry}
   alias Snakepit.Worker.Tail
 
   # Linux numbers, from 1: what a shell adds to 128.
@@ -14,9 +14,32 @@ defmodule Snakepit.Cmd do
   # What an error shows of the output.
   @tail_bytes 4_000
 
-  @own [into: "", timeout: :infinity, max_output: nil]
+  @schema OneShot.schema(
+            into: [
+              type: {:custom, &__MODULE__.collectable?/1, "something to collect into"},
+              default: "",
+              doc: "what collects the output"
+            ],
+            timeout: [
+              type: :timeout,
+              default: :infinity,
+              doc: "how many milliseconds it may take; then it is killed"
+            ],
+            max_output: [
+              type: {:integer, 0, :infinity, "bytes"},
+              default: nil,
+              doc: "how many bytes it may write before it is killed"
+            ]
+          )
 
   defstruct [:acc, :collector, size: 0, tail: nil]
+
+  @doc false
+  @spec schema() :: Options.schema()
+  def schema, do: @schema
+
+  @doc false
+  def collectable?(into), do: Collectable.impl_for(into) != nil
 
   @doc false
   def cmd(program, args, opts) do
@@ -52,14 +75,8 @@ defmodule Snakepit.Cmd do
   end
 
   defp execute(operation, program, args, opts) do
-    {own, command_opts} = OneShot.split!(opts, @own)
-
-    unless is_binary(program) and is_list(args) do
-      raise ArgumentError,
-            "expected a program and a list of arguments, got: #{inspect(program)}, #{inspect(args)}"
-    end
-
-    command = Command.new!([cmd: [program | args]] ++ command_opts)
+    own = Options.validate!(opts, @schema)
+    command = OneShot.command([program | args], own)
 
     Telemetry.span([:snakepit, :command], %{operation: operation, program: program}, fn ->
       ended = execute(operation, command, own)

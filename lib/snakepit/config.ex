@@ -1,29 +1,139 @@
 defmodule Snakepit.Config do
+  alias Snakepit.{HeartbeatMonitor, Options}
+
+  @monitor HeartbeatMonitor.schema()
+
+  @schema [
+    data_dir: [
+      type: :path,
+      default: nil,
+      shown: "see below",
+      doc: "where runs are recorded; a directory on a local disk"
+    ],
+    allow_network_data_dir: [
+      type: :boolean,
+      default: false,
+      doc: "whether that may be on NFS, FUSE and the like, which this host alone uses"
+    ],
+    instance: [
+      type:
+        {:custom, &__MODULE__.instance?/1,
+         "1 to 64 letters, digits, dots, dashes and underscores"},
+      default: nil,
+      shown: "the data directory's own",
+      doc: "what keeps this application's processes apart from others'"
+    ],
+    library_mode: [
+      type: :boolean,
+      default: true,
+      doc: "say nothing on the terminal; `false` for a program that owns it"
+    ],
+    log_level: [
+      type: {:one_of, [:debug, :info, :warning, :error, :none]},
+      default: :warning,
+      doc: "the least level of the guardian's lines that reach `Logger`"
+    ],
+    log_output: [
+      type: :boolean,
+      default: false,
+      doc: "log what workers write, unless their `:output` says otherwise"
+    ],
+    cleanup_on_stop: [
+      type: :boolean,
+      default: true,
+      doc: "whether the stop of the application ends what is left"
+    ],
+    cleanup_on_stop_timeout_ms: [
+      type: :milliseconds,
+      default: 3_000,
+      doc: "what processes without a `:stop_timeout` of their own get to end by themselves then"
+    ],
+    cleanup_poll_interval_ms: [
+      type: {:milliseconds, 1},
+      default: 50,
+      doc: """
+      nothing reads it, because each system that Snakepit runs on notifies of the end of a process; the key
+      is one that users of the earlier Snakepit know
+      """
+    ],
+    cleanup_retry_interval_ms: [
+      type: :milliseconds,
+      default: 100,
+      doc: "how long to wait before another attempt to end a process whose owner has died"
+    ],
+    cleanup_max_retries: [
+      type: {:integer, 0, :infinity},
+      default: 20,
+      doc: "how many such attempts there are"
+    ],
+    process_group_kill: [
+      type: :boolean,
+      default: true,
+      doc: "whether workers' signals go to their group, or to the process alone"
+    ],
+    graceful_shutdown_timeout_ms: [
+      type: :milliseconds,
+      default: 2_000,
+      doc: "what orphans of earlier runs get to end by themselves"
+    ],
+    force_kill_timeout_ms: [
+      type: {:milliseconds, 1},
+      default: 5_000,
+      doc: "what the kernel may take to carry out SIGKILL"
+    ],
+    heartbeat: [
+      type:
+        {:options,
+         [
+           enabled: [
+             type: :boolean,
+             default: false,
+             doc: "whether workers have heartbeats that do not say"
+           ],
+           ping_interval_ms: @monitor[:ping_interval],
+           timeout_threshold_ms: @monitor[:timeout_threshold],
+           max_missed_heartbeats: @monitor[:max_missed_heartbeats]
+         ]},
+      default: [],
+      doc: "for workers that do not say otherwise, see `Snakepit.HeartbeatMonitor`:"
+    ],
+    watchdog: [
+      type:
+        {:options,
+         [
+           grace_period_ms: [
+             type: :milliseconds,
+             default: 3_000,
+             doc: "what processes without a `:stop_timeout` of their own get to end by themselves"
+           ]
+         ]},
+      default: [],
+      doc: "what the guardian does when the BEAM is gone:"
+    ],
+    audit_interval_ms: [
+      type: {:milliseconds, 1},
+      default: 30_000,
+      doc: "how often registry, guardian and process table are compared"
+    ],
+    history: [
+      type:
+        {:options,
+         [keep: [type: {:integer, 0, :infinity}, default: 50, doc: "how many are remembered"]]},
+      default: [],
+      doc: "the runs that have ended:"
+    ],
+    output_tail_bytes: [
+      type: {:integer, 0, :infinity, "bytes"},
+      default: 65_536,
+      doc: "how much of each process's last output is kept"
+    ]
+  ]
+
   @moduledoc """
   What `config :snakepit, ...` may say. Checked when the application starts: an unknown key or a
   value of the wrong type stops the start with an error that names it.
 
-  | key | default | meaning |
-  |---|---|---|
-  | `:data_dir` | see below | where runs are recorded; a directory on a local disk |
-  | `:allow_network_data_dir` | `false` | whether that may be on NFS, FUSE and the like, which this host alone uses |
-  | `:instance` | the data directory's own | what keeps this application's processes apart from others' |
-  | `:library_mode` | `true` | say nothing on the terminal; `false` for a program that owns it |
-  | `:log_level` | `:warning` | the least level of the guardian's lines that reach `Logger` |
-  | `:log_output` | `false` | log what workers write, unless their `:output` says otherwise |
-  | `:cleanup_on_stop` | `true` | whether the stop of the application ends what is left |
-  | `:cleanup_on_stop_timeout_ms` | 3000 | what processes without a `:stop_timeout` of their own get to end by themselves then |
-  | `:cleanup_poll_interval_ms` | 50 | used only where the OS cannot notify |
-  | `:cleanup_retry_interval_ms`, `:cleanup_max_retries` | 100, 20 | for processes of owners that died |
-  | `:process_group_kill` | `true` | whether workers' signals go to their group, or to the process alone |
-  | `:graceful_shutdown_timeout_ms` | 2000 | what orphans of earlier runs get to end by themselves |
-  | `:force_kill_timeout_ms` | 5000 | what the kernel may take to carry out SIGKILL |
-  | `:heartbeat` | `[enabled: false, ping_interval_ms: 2000, timeout_threshold_ms: 10000, max_missed_heartbeats: 3]` | for workers that do not say otherwise |
-  | `:watchdog` | `[grace_period_ms: 3000]` | the same when the BEAM is gone |
-  | `:audit_interval_ms` | 30000 | how often registry, guardian and process table are compared |
-  | `:history` | `[keep: 50]` | how many ended runs are remembered |
-  | `:output_tail_bytes` | 65536 | how much of each process's last output is kept |
-
+  #{Options.docs(@schema)}
   ## The data directory
 
   The next start has to find it again, or it does not know what the last one has left behind. It is, in
@@ -44,33 +154,33 @@ defmodule Snakepit.Config do
   written to is not read. Do not copy a data directory while it is in use: both would be the same instance.
   """
 
-  @schema [
-    data_dir: {:path, nil},
-    allow_network_data_dir: {:boolean, false},
-    instance: {:name, nil},
-    library_mode: {:boolean, true},
-    log_level: {{:one_of, [:debug, :info, :warning, :error, :none]}, :warning},
-    log_output: {:boolean, false},
-    cleanup_on_stop: {:boolean, true},
-    cleanup_on_stop_timeout_ms: {:non_neg_integer, 3_000},
-    cleanup_poll_interval_ms: {:pos_integer, 50},
-    cleanup_retry_interval_ms: {:non_neg_integer, 100},
-    cleanup_max_retries: {:non_neg_integer, 20},
-    process_group_kill: {:boolean, true},
-    graceful_shutdown_timeout_ms: {:non_neg_integer, 2_000},
-    force_kill_timeout_ms: {:pos_integer, 5_000},
-    heartbeat:
-      {[
-         enabled: {:boolean, false},
-         ping_interval_ms: {:pos_integer, 2_000},
-         timeout_threshold_ms: {:pos_integer, 10_000},
-         max_missed_heartbeats: {:pos_integer, 3}
-       ], []},
-    watchdog: {[grace_period_ms: {:non_neg_integer, 3_000}], []},
-    audit_interval_ms: {:pos_integer, 30_000},
-    history: {[keep: {:non_neg_integer, 50}], []},
-    output_tail_bytes: {:non_neg_integer, 65_536}
-  ]
+  @typedoc "The whole configuration."
+  @type t :: %{
+          data_dir: Path.t() | nil,
+          allow_network_data_dir: boolean(),
+          instance: String.t() | nil,
+          library_mode: boolean(),
+          log_level: :debug | :info | :warning | :error | :none,
+          log_output: boolean(),
+          cleanup_on_stop: boolean(),
+          cleanup_on_stop_timeout_ms: non_neg_integer(),
+          cleanup_poll_interval_ms: pos_integer(),
+          cleanup_retry_interval_ms: non_neg_integer(),
+          cleanup_max_retries: non_neg_integer(),
+          process_group_kill: boolean(),
+          graceful_shutdown_timeout_ms: non_neg_integer(),
+          force_kill_timeout_ms: pos_integer(),
+          heartbeat: %{
+            enabled: boolean(),
+            ping_interval_ms: pos_integer(),
+            timeout_threshold_ms: pos_integer(),
+            max_missed_heartbeats: pos_integer()
+          },
+          watchdog: %{grace_period_ms: non_neg_integer()},
+          audit_interval_ms: pos_integer(),
+          history: %{keep: non_neg_integer()},
+          output_tail_bytes: non_neg_integer()
+        }
 
   @doc """
   The whole configuration with defaults filled in, as a map. Raises `ArgumentError`.
@@ -79,81 +189,33 @@ defmodule Snakepit.Config do
       iex> config.watchdog.grace_period_ms
       500
       iex> Snakepit.Config.validate!(watchdog: [grace: 500])
-      ** (ArgumentError) config :snakepit, :watchdog: unknown key :grace, expected one of [:grace_period_ms]
+      ** (ArgumentError) config :snakepit, :watchdog: unknown option :grace, expected one of [:grace_period_ms]
 
   """
-  @spec validate!(keyword()) :: map()
-  def validate!(given), do: check(given, @schema, [])
+  @spec validate!(keyword()) :: t()
+  def validate!(given) do
+    # Mix puts this one into every application's environment.
+    given = if is_list(given), do: List.keydelete(given, :included_applications, 0), else: given
+    config = Options.validate!(given, @schema, "config :snakepit")
+    %{config | data_dir: config.data_dir && Path.expand(config.data_dir)}
+  end
 
   @doc """
   The configuration that the application was started with. Checking it takes longer than starting a
   process may.
   """
-  @spec current() :: map()
+  @spec current() :: t()
   def current, do: :persistent_term.get(__MODULE__, nil) || fetch!()
 
   @doc false
+  @spec keep(t()) :: :ok
   def keep(config), do: :persistent_term.put(__MODULE__, config)
 
   @doc "The configuration of the running application."
-  @spec fetch!() :: map()
+  @spec fetch!() :: t()
   def fetch!, do: :snakepit |> Application.get_all_env() |> validate!()
 
-  # `where` are keys, the innermost first: a sentence is made of them when there is something to say.
-  defp check(given, schema, where) do
-    unless Keyword.keyword?(given), do: mismatch(where, "a keyword list", given)
-
-    # Mix puts this one into every application's environment.
-    given = Keyword.delete(given, :included_applications)
-
-    case Keyword.keys(given) -- Keyword.keys(schema) do
-      [] ->
-        :ok
-
-      [unknown | _] ->
-        known = inspect(Keyword.keys(schema))
-
-        raise ArgumentError,
-              "#{name(where)}: unknown key #{inspect(unknown)}, expected one of #{known}"
-    end
-
-    Map.new(schema, fn {key, {type, default}} ->
-      {key, value(type, Keyword.get(given, key, default), [key | where])}
-    end)
-  end
-
-  defp value(type, value, where) when is_list(type), do: check(value, type, where)
-  defp value(:path, nil, _where), do: nil
-  defp value(:path, path, _where) when is_binary(path) and path != "", do: Path.expand(path)
-  defp value(:path, other, where), do: mismatch(where, "a path", other)
-
-  defp value(:non_neg_integer, number, _where) when is_integer(number) and number >= 0, do: number
-
-  defp value(:pos_integer, number, _where) when is_integer(number) and number > 0, do: number
-  defp value(:pos_integer, other, where), do: mismatch(where, "an integer of 1 or more", other)
-  defp value(:boolean, value, _where) when is_boolean(value), do: value
-  defp value(:boolean, other, where), do: mismatch(where, "true or false", other)
-
   # It goes into the environment of every process.
-  defp value(:name, nil, _where), do: nil
-
-  defp value(:name, name, where) do
-    if is_binary(name) and name =~ ~r/\A[[:alnum:]_.-]{1,64}\z/,
-      do: name,
-      else: mismatch(where, "1 to 64 letters, digits, dots, dashes and underscores", name)
-  end
-
-  defp value(:non_neg_integer, other, where),
-    do: mismatch(where, "an integer of 0 or more", other)
-
-  defp value({:one_of, choices}, value, where) do
-    if value in choices, do: value, else: mismatch(where, "one of #{inspect(choices)}", value)
-  end
-
-  defp mismatch(where, expected, given) do
-    raise ArgumentError, "#{name(where)}: expected #{expected}, got: #{inspect(given)}"
-  end
-
-  defp name(where),
-    do: Enum.join(["config :snakepit" | where |> Enum.reverse() |> Enum.map(&inspect/1)], ", ")
+  @doc false
+  def instance?(name), do: is_binary(name) and name =~ ~r/\A[[:alnum:]_.-]{1,64}\z/
 end

@@ -44,17 +44,33 @@ defmodule Snakepit.Guardian do
   killed, the guardian ends everything and then itself, and the next one starts when it has.
   """
 
-  alias Snakepit.{Command, Error, Native, Run}
+  alias Snakepit.{Command, Error, Native, Options, Run}
   alias Snakepit.Guardian.{Grace, Server}
-  alias Snakepit.Pool.ProcessRegistry
 
   @call_timeout 60_000
   @connect_timeout 5_000
-  # Some weeks. With what a call may take on top of it, it is still one that a timer can wait for.
-  @longest_grace_ms 0x7FFFFFFF
   # What is read at once from a socket of the `:socket` module, which reads 8 KiB by itself.
   @read_bytes 65_536
   @no_door [:econnrefused, :enoent, :econnreset, :epipe, :closed]
+
+  # Checked in the caller, and not where a wrong one would take the guardian down.
+  @spawn [
+    worker_id: [type: :text, default: "", doc: "the worker that the marks of the process name"]
+  ]
+
+  @stop [
+    signal: [type: :signal, default: :sigterm, doc: "what asks it to end"],
+    timeout: [type: :milliseconds, default: 2_000, doc: "how long it has until SIGKILL"]
+  ]
+
+  @stop_all [
+    timeout: [
+      type: :milliseconds,
+      default: 2_000,
+      doc: "how long those have that have no `:stop_timeout` of their own"
+    ],
+    strict: [type: :boolean, default: false, doc: "whether the `:timeout` holds for all"]
+  ]
 
   @type child :: %{id: pos_integer(), os_pid: pos_integer(), identity: binary()}
 
@@ -62,13 +78,16 @@ defmodule Snakepit.Guardian do
   defdelegate child_spec(opts), to: Server
 
   @doc """
-  A process that will run `command` once it is released. Options: `:worker_id`, for its marker.
+  A process that will run `command` once it is released.
+
+  ## Options
+
+  #{Options.docs(@spawn)}
+
   """
   @spec spawn(Command.t(), keyword()) :: {:ok, child()} | {:error, Error.t()}
   def spawn(%Command{} = command, opts \\ []) do
-    opts = Keyword.validate!(opts, worker_id: "")
-    worker_id = opts[:worker_id]
-    if worker_id != "", do: ProcessRegistry.check_id!(worker_id)
+    %{worker_id: worker_id} = Options.validate!(opts, @spawn)
 
     with {:ok, request} <- Command.to_request(command, markers(worker_id)) do
       call({:spawn, Map.put(request, :worker_id, worker_id)}, :spawn)
@@ -82,13 +101,15 @@ defmodule Snakepit.Guardian do
   @doc """
   Ends a child and everything that descends from it; returns when all of it is gone.
 
-  Options: `:signal` (`:sigterm`) and `:timeout_ms` (2000), the time until SIGKILL.
+  ## Options
+
+  #{Options.docs(@stop)}
+
   """
   @spec stop(child(), keyword()) :: :ok | {:error, Error.t()}
   def stop(%{id: id}, opts \\ []) do
-    opts = Keyword.validate!(opts, signal: :sigterm, timeout_ms: 2_000)
-    check_stop!(opts)
-    call({:stop, id, opts[:signal], opts[:timeout_ms]}, :stop, opts[:timeout_ms])
+    %{signal: signal, timeout: timeout} = Options.validate!(opts, @stop)
+    call({:stop, id, signal, timeout}, :stop, timeout)
   end
 
   # As `stop/2`, without waiting: the owner hears of the end.
@@ -100,7 +121,7 @@ defmodule Snakepit.Guardian do
   @doc "Sends a signal to the `:process`, its `:group` or its whole `:tree`."
   @spec signal(child(), Native.signal(), :process | :group | :tree) :: :ok | {:error, Error.t()}
   def signal(%{id: id}, signal, scope \\ :group) when scope in [:process, :group, :tree] do
-    check_stop!(signal: signal)
+    Options.check!(signal, :signal, :signal)
     call({:signal, id, signal, scope}, :signal)
   end
 
@@ -108,16 +129,17 @@ defmodule Snakepit.Guardian do
   Ends all children that there are now, and everything that descends from them; returns when those are
   gone. Children that are started meanwhile live on.
 
-  Each gets the stop signal of its command, and SIGKILL after the `:stop_timeout` of its command, or after
-  `:timeout_ms` (2000) if it has none. With `strict: true`, `:timeout_ms` holds for all.
+  Each gets the stop signal of its command, and SIGKILL after the `:stop_timeout` of its command.
+
+  ## Options
+
+  #{Options.docs(@stop_all)}
+
   """
   @spec stop_all(keyword()) ::
           {:ok, %{stopped: integer(), killed: integer()}} | {:error, Error.t()}
   def stop_all(opts \\ []) do
-    opts = Keyword.validate!(opts, timeout_ms: 2_000, strict: false)
-    check_stop!(opts)
-    timeout = opts[:timeout_ms]
-    strict? = opts[:strict]
+    %{timeout: timeout, strict: strict?} = Options.validate!(opts, @stop_all)
     longest = if strict?, do: timeout, else: max(timeout, Grace.longest(Run.current()))
     call({:stop_all, timeout, strict?}, :stop_all, longest)
   end
@@ -224,23 +246,6 @@ defmodule Snakepit.Guardian do
       0,
       {"SNAKEPIT_WORKER_ID", worker_id}
     )
-  end
-
-  # In the caller, and not where it would take the guardian down.
-  @doc false
-  def check_stop!(opts) do
-    for {:signal, signal} <- opts, not Native.signal_valid(signal) do
-      raise ArgumentError, "expected :signal to be a signal, got: #{inspect(signal)}"
-    end
-
-    for {:timeout_ms, ms} <- opts, ms not in 0..@longest_grace_ms do
-      raise ArgumentError,
-            "expected :timeout_ms to be from 0 to #{@longest_grace_ms}, got: #{inspect(ms)}"
-    end
-
-    for {:strict, strict?} <- opts, not is_boolean(strict?) do
-      raise ArgumentError, "expected :strict to be true or false, got: #{inspect(strict?)}"
-    end
   end
 
   # The guardian keeps all deadlines; this one is for a guardian that has stopped answering.

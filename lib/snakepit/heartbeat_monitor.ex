@@ -1,14 +1,56 @@
 defmodule Snakepit.HeartbeatMonitor do
+  alias Snakepit.HeartbeatMonitor.Server
+  alias Snakepit.Options
+
+  @schema [
+    ping_interval: [
+      type: {:milliseconds, 1},
+      default: 2_000,
+      doc: "from one ping to the next"
+    ],
+    timeout_threshold: [
+      type: {:milliseconds, 1},
+      default: 10_000,
+      doc: "how long a pong may take"
+    ],
+    max_missed_heartbeats: [
+      type: {:integer, 1, 0x7FFFFFFF},
+      default: 3,
+      doc: "that many misses in a row are the end"
+    ]
+  ]
+
+  @start [
+    worker: [type: :pid, required: true, doc: "the BEAM process that is told of the end"],
+    worker_id: [type: :text, required: true, doc: "what events call it"],
+    ping: [
+      type: {:function, [0, 1]},
+      default: nil,
+      doc: "asks for a sign of life, see above; takes the place of a lifeline"
+    ],
+    socket: [
+      type: {:custom, &__MODULE__.socket?/1, "a socket of the module :socket"},
+      default: nil,
+      doc: "a connected lifeline, which the caller owns and passes on"
+    ],
+    os_pid: [
+      type: {:integer, 1, :infinity},
+      default: nil,
+      doc: "for a `:ping` of one argument, which gets a map of `:worker_id` and `:os_pid`"
+    ],
+    patient: [
+      type: :boolean,
+      default: false,
+      doc: "whether it may take any time until the first sign of life"
+    ]
+  ]
+
   @moduledoc """
   Asks a worker's process for a sign of life, and ends the worker when there is none.
 
   Workers with the option `:heartbeat` have one of these.
 
-  | option | meaning (default) |
-  |---|---|
-  | `:ping_interval` | milliseconds from one ping to the next (2000) |
-  | `:timeout_threshold` | how long a pong may take (10000) |
-  | `:max_missed_heartbeats` | that many misses in a row are the end (3) |
+  #{Options.docs(@schema)}
 
   No pong within the threshold is a miss, and the next ping follows at once. Any pong resets the count.
   At most one ping is in flight, so that a slow process is not buried in them. A process that stops
@@ -56,20 +98,6 @@ defmodule Snakepit.HeartbeatMonitor do
   after `ping_interval`. It runs in a process of its own, and may hang.
   """
 
-  alias Snakepit.HeartbeatMonitor.Server
-
-  @defaults [
-    worker: nil,
-    worker_id: nil,
-    os_pid: nil,
-    socket: nil,
-    ping: nil,
-    patient: false,
-    ping_interval: 2_000,
-    timeout_threshold: 10_000,
-    max_missed_heartbeats: 3
-  ]
-
   @doc "For a supervisor, with the options of `start_link/1`."
   @spec child_spec(keyword()) :: Supervisor.child_spec()
   def child_spec(opts), do: %{id: __MODULE__, start: {__MODULE__, :start_link, [opts]}}
@@ -79,17 +107,23 @@ defmodule Snakepit.HeartbeatMonitor do
   reason `:heartbeat_timeout` in the end. Workers start their own; this one is for those who need
   another.
 
-  Required are `:worker`, `:worker_id`, and `:ping` or `:socket`, a connected lifeline that the caller
-  owns. The rest are the options above.
+  ## Options
+
+  `:ping` or `:socket`, and beside the options above:
+
+  #{Options.docs(@start)}
   """
   @spec start_link(keyword()) :: GenServer.on_start()
   def start_link(opts) do
-    opts = check!(Keyword.validate!(opts, @defaults))
+    opts = Options.validate!(opts, @start ++ @schema)
 
-    with {:ok, monitor} <- GenServer.start_link(Server, Map.new(opts)) do
+    # A lifeline may be given as nothing where there is a `:ping`, and the other way round.
+    if opts.socket == nil, do: Options.check!(opts.ping, {:function, [0, 1]}, :ping)
+
+    with {:ok, monitor} <- GenServer.start_link(Server, opts) do
       # Order: it must own the socket before it reads, so that it is closed with it.
-      if opts[:socket],
-        do: :ok = :socket.setopt(opts[:socket], {:otp, :controlling_process}, monitor)
+      if opts.socket,
+        do: :ok = :socket.setopt(opts.socket, {:otp, :controlling_process}, monitor)
 
       GenServer.cast(monitor, :begin)
       {:ok, monitor}
@@ -108,23 +142,11 @@ defmodule Snakepit.HeartbeatMonitor do
   @spec force_ping(GenServer.server()) :: :ok
   def force_ping(monitor), do: GenServer.call(monitor, :force_ping)
 
-  defp check!(opts) do
-    for key <- [:ping_interval, :timeout_threshold, :max_missed_heartbeats],
-        value = opts[key],
-        not (is_integer(value) and value > 0) do
-      raise ArgumentError,
-            "expected #{inspect(key)} to be a positive integer, got: #{inspect(value)}"
-    end
+  # What workers may be given, and the configuration.
+  @doc false
+  @spec schema() :: Options.schema()
+  def schema, do: @schema
 
-    unless is_pid(opts[:worker]) do
-      raise ArgumentError, "expected :worker to be a pid, got: #{inspect(opts[:worker])}"
-    end
-
-    if opts[:socket] == nil and not (is_function(opts[:ping], 0) or is_function(opts[:ping], 1)) do
-      raise ArgumentError,
-            "expected :ping to be a function of no or one argument, got: #{inspect(opts[:ping])}"
-    end
-
-    opts
-  end
+  @doc false
+  def socket?(socket), do: match?({:"$socket", _reference}, socket)
 end

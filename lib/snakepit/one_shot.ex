@@ -7,13 +7,25 @@ defmodule Snakepit.OneShot do
   # There is no BEAM process in between. The caller's death closes the connection and ends the tree, as
   # for any owner; and the socket is read by the caller, so who does not read makes the process wait.
 
-  alias Snakepit.{Command, Error, Guardian}
+  alias Snakepit.{Command, Error, Guardian, Options}
   alias Snakepit.Worker.Launch
 
   # What the tree of a program that has ended, or is interrupted, gets to end by itself.
   @stop_timeout 2_000
 
-  @common [:input, stderr_to_stdout: false]
+  @own [
+    input: [type: :iodata, default: nil, doc: "what the program reads; without it, nothing"],
+    stderr_to_stdout: [
+      type: :boolean,
+      default: false,
+      doc: "whether errors are part of the output; otherwise only `Snakepit.run/3` returns them"
+    ]
+  ]
+
+  # The program and the streams are the one-shot's own business.
+  @command Command.Schema.schema()
+           |> Keyword.drop([:cmd, :stdio, :lifeline])
+           |> Options.put_defaults(stop_timeout: @stop_timeout)
 
   @enforce_keys [:id, :operation, :child, :guardian, :socket]
   defstruct [:id, :operation, :child, :guardian, :socket, gone?: false]
@@ -27,35 +39,20 @@ defmodule Snakepit.OneShot do
           gone?: boolean()
         }
 
-  @doc """
-  Returns the options among `own`, with their defaults, and those of the command. Raises `ArgumentError`
-  for what cannot be meant.
-  """
-  @spec split!(keyword(), keyword()) :: {keyword(), keyword()}
-  def split!(opts, own) do
-    own = @common ++ own
+  @doc "The options of those that have the options `own`: these, those of all, and the command's."
+  @spec schema(Options.schema()) :: Options.schema()
+  def schema(own), do: own ++ @own ++ @command
 
-    unless Keyword.keyword?(opts) do
-      raise ArgumentError, "expected options as a keyword list, got: #{inspect(opts)}"
-    end
-
-    own_keys = for key <- own, do: if(is_atom(key), do: key, else: elem(key, 0))
-    # The streams and the program are the one-shot's own business.
-    known = own_keys ++ (Map.keys(%Command{cmd: []}) -- [:__struct__, :cmd, :stdio, :lifeline])
-
-    with [key | _] <- Keyword.keys(opts) -- known do
-      raise ArgumentError,
-            "unknown option #{inspect(key)}, expected one of #{inspect(Enum.sort(known))}"
-    end
-
-    {given, rest} = Keyword.split(opts, own_keys)
-    own = Keyword.validate!(given, own)
-    check!(own)
-    {own, Keyword.put_new(rest, :stop_timeout, @stop_timeout)}
+  @doc "The command of a program and of options that are checked."
+  @spec command([String.t()], map()) :: Command.t()
+  def command(argv, own) do
+    Options.check!(argv, Command.Schema.schema()[:cmd][:type], :cmd)
+    # What is not the command's is left out.
+    struct(Command, Map.put(own, :cmd, argv))
   end
 
   @doc "Starts a command for `operation`, which errors name."
-  @spec start(Command.t(), atom(), keyword()) :: {:ok, t()} | {:error, Error.t()}
+  @spec start(Command.t(), atom(), map()) :: {:ok, t()} | {:error, Error.t()}
   def start(command, operation, own) do
     kind = if own[:stderr_to_stdout], do: :stream, else: :pipe
     id = Launch.unique_id(operation)
@@ -154,20 +151,5 @@ defmodule Snakepit.OneShot do
     # nobody waits for what comes of it.
     spawn(:socket, :close, [shot.socket])
     Launch.forget(shot.id, shot.child)
-  end
-
-  defp check!(own) do
-    check!(own, :timeout, &(&1 == :infinity or (is_integer(&1) and &1 >= 0)), "milliseconds")
-    check!(own, :max_output, &(is_nil(&1) or (is_integer(&1) and &1 >= 0)), "a number of bytes")
-    check!(own, :stderr_to_stdout, &is_boolean/1, "true or false")
-    check!(own, :max_packet, &(is_integer(&1) and &1 > 0), "a number of bytes from 1")
-    check!(own, :packet, &(&1 in [:raw, :line]), ":raw or :line")
-    check!(own, :input, &(is_nil(&1) or is_binary(&1) or is_list(&1)), "iodata")
-  end
-
-  defp check!(own, key, valid?, expected) do
-    with {:ok, value} <- Keyword.fetch(own, key), false <- valid?.(value) do
-      raise ArgumentError, "expected #{inspect(key)} to be #{expected}, got: #{inspect(value)}"
-    end
   end
 end

@@ -3,18 +3,33 @@ defmodule Snakepit.OutputStream do
 
   # `Snakepit.stream!/2`: the output of a program as a lazy stream.
 
-  alias Snakepit.{Command, Error, OneShot}
+  alias Snakepit.{Error, OneShot, Options}
   alias Snakepit.Worker.Lines
 
-  # The longest line, unless the caller says otherwise.
-  @max_packet 16_777_216
+  @schema OneShot.schema(
+            packet: [
+              type: {:one_of, [:raw, :line]},
+              default: :raw,
+              doc: "the output as it comes (`:raw`), or a `:line` at a time"
+            ],
+            max_packet: [
+              type: {:integer, 1, :infinity, "bytes"},
+              default: 16_777_216,
+              shown: "16 MiB",
+              doc: "the longest line in bytes; a longer one raises"
+            ]
+          )
+
+  @doc false
+  @spec schema() :: Options.schema()
+  def schema, do: @schema
 
   @doc false
   def new!(argv, opts) do
-    {own, command_opts} = OneShot.split!(opts, packet: :raw, max_packet: @max_packet)
-    command = Command.new!([cmd: argv] ++ command_opts)
+    own = Options.validate!(opts, @schema)
+    command = OneShot.command(argv, own)
     chunks = Stream.resource(fn -> start!(command, own) end, &next!/1, &OneShot.discard/1)
-    if own[:packet] == :line, do: lines(chunks, own[:max_packet]), else: chunks
+    if own.packet == :line, do: lines(chunks, own.max_packet), else: chunks
   end
 
   defp start!(command, own) do

@@ -1,4 +1,45 @@
 defmodule Snakepit.Pool do
+  alias Snakepit.{Error, Options, Telemetry, Worker}
+  alias Snakepit.Pool.Server
+
+  # More is a mistake, and would take all processes that a BEAM may have.
+  @size {:integer, 1, 65_536}
+
+  @schema [
+    size: [type: @size, required: true, doc: "how many workers; 65,536 at most"],
+    worker: [
+      type: {:custom, &__MODULE__.worker/1, "the options of a worker"},
+      required: true,
+      doc: "the options of `Snakepit.Worker`, but for `:id` and `:name`"
+    ],
+    name: [type: :name, default: nil, doc: "a name, as for `GenServer`"],
+    id: [
+      type: :text,
+      default: nil,
+      shown: "the name, or generated",
+      doc: "what the workers' ids begin with"
+    ],
+    max_restarts: [
+      type: {:integer, 1, :infinity},
+      default: nil,
+      shown: "`:size`, but at least 3",
+      doc: "the restart budget, see below"
+    ],
+    max_seconds: [
+      type: {:integer, 1, :infinity, "seconds"},
+      default: 5,
+      doc: "the time in which that many restarts are allowed"
+    ]
+  ]
+
+  @with_worker [
+    timeout: [type: :timeout, default: 5_000, doc: "how long to wait for a worker that is free"]
+  ]
+
+  @restart_worker [
+    force: [type: :boolean, default: false, doc: "at once, and not only when nobody uses it"]
+  ]
+
   @moduledoc """
   A number of workers of one kind, to be shared.
 
@@ -10,13 +51,9 @@ defmodule Snakepit.Pool do
         Snakepit.Worker.request(worker, "6 * 7\\n")
       end)
 
-  | option | meaning (default) |
-  |---|---|
-  | `:size` | how many workers, required; 65,536 at most |
-  | `:worker` | the options of `Snakepit.Worker`, required, but for `:id` and `:name` |
-  | `:name` | a name, as for `GenServer` |
-  | `:id` | what the workers' ids begin with (the name, or generated) |
-  | `:max_restarts`, `:max_seconds` | the restart budget, see below (`:size`, but at least 3; 5) |
+  ## Options
+
+  #{Options.docs(@schema)}
 
   ## Start
 
@@ -42,24 +79,18 @@ defmodule Snakepit.Pool do
   wait too long get the last of them.
   """
 
-  alias Snakepit.{Error, Telemetry, Worker}
-  alias Snakepit.Pool.Server
-
   @type pool :: GenServer.server()
 
-  @default_timeout 5_000
-  # More is a mistake, and would take all processes that a BEAM may have.
-  @largest_size 65_536
-  # That of a timer.
-  @longest_timeout 0xFFFFFFFF
   @stop_margin_ms 10_000
 
-  @doc false
+  @doc "A child specification. Its id is the `:id`, or the `:name`."
+  @spec child_spec(keyword()) :: Supervisor.child_spec()
   def child_spec(opts) do
+    Options.keyword!(opts)
     worker = Worker.child_spec(Keyword.get(opts, :worker, []))
 
     %{
-      id: opts[:name] || opts[:id] || __MODULE__,
+      id: opts[:id] || opts[:name] || __MODULE__,
       start: {__MODULE__, :start_link, [opts]},
       type: :supervisor,
       shutdown: worker.shutdown + @stop_margin_ms
@@ -69,24 +100,31 @@ defmodule Snakepit.Pool do
   @doc "Starts a pool. Raises `ArgumentError` for options that it cannot mean, the workers' included."
   @spec start_link(keyword()) :: GenServer.on_start()
   def start_link(opts) do
-    opts = check!(opts)
-    name = if opts[:name], do: [name: opts[:name]], else: []
+    opts = Options.validate!(opts, @schema)
+    # Checked here, so that a mistake is found before anything starts.
+    Worker.Options.new!(opts.worker)
+    name = if opts.name, do: [name: opts.name], else: []
     GenServer.start_link(Server, opts, name)
   end
 
   @doc """
   Calls `fun` with a worker that nobody else has meanwhile, and returns what `fun` returns.
 
-  Returns `{:error, %Snakepit.Error{}}` if there is no such pool, if no worker was free within `:timeout`
-  (5000; `:infinity` is possible), or if the worker ended and `fun` failed because of it. What `fun`
-  raises, throws or exits with otherwise goes to the caller.
+  Returns `{:error, %Snakepit.Error{}}` if there is no such pool, if no worker was free within the
+  `:timeout`, or if the worker ended and `fun` failed because of it. What `fun` raises, throws or exits
+  with otherwise goes to the caller.
+
+  ## Options
+
+  #{Options.docs(@with_worker)}
+
   """
   @spec with_worker(pool(), (pid() -> result), keyword()) :: result | {:error, Error.t()}
         when result: term()
   def with_worker(pool, fun, opts \\ []) when is_function(fun, 1) do
-    timeout = check_timeout!(Keyword.validate!(opts, timeout: @default_timeout)[:timeout])
+    opts = Options.validate!(opts, @with_worker)
 
-    with {:ok, worker, lease} <- traced_checkout(pool, timeout) do
+    with {:ok, worker, lease} <- traced_checkout(pool, opts.timeout) do
       monitor = Process.monitor(worker)
 
       try do
@@ -147,12 +185,17 @@ defmodule Snakepit.Pool do
   def info(pool), do: GenServer.call(pool, :info, :infinity)
 
   @doc """
-  Replaces a worker, by id or pid: as soon as nobody uses it, or at once with `force: true`.
+  Replaces a worker, by id or pid, as soon as nobody uses it.
+
+  ## Options
+
+  #{Options.docs(@restart_worker)}
+
   """
   @spec restart_worker(pool(), String.t() | pid(), keyword()) :: :ok | {:error, Error.t()}
   def restart_worker(pool, worker, opts \\ []) do
-    force? = Keyword.validate!(opts, force: false)[:force]
-    GenServer.call(pool, {:restart, worker, force?}, :infinity)
+    opts = Options.validate!(opts, @restart_worker)
+    GenServer.call(pool, {:restart, worker, opts.force}, :infinity)
   end
 
   @doc """
@@ -161,57 +204,25 @@ defmodule Snakepit.Pool do
   """
   @spec resize(pool(), pos_integer()) :: :ok
   def resize(pool, size) do
-    check_size!(size)
+    Options.check!(size, @size, :size)
     GenServer.call(pool, {:resize, size}, :infinity)
   end
 
   @doc "Waits until every worker is ready."
   @spec await_ready(pool(), timeout()) :: :ok | {:error, Error.t()}
-  def await_ready(pool, timeout \\ 15_000),
-    do: GenServer.call(pool, {:await_ready, check_timeout!(timeout)}, :infinity)
-
-  defp check!(opts) do
-    unless Keyword.keyword?(opts) do
-      raise ArgumentError, "expected options as a keyword list, got: #{inspect(opts)}"
-    end
-
-    opts = Keyword.validate!(opts, [:size, :worker, :name, :id, :max_restarts, max_seconds: 5])
-    check_size!(opts[:size])
-    check_count!(:max_seconds, opts[:max_seconds])
-    if opts[:max_restarts], do: check_count!(:max_restarts, opts[:max_restarts])
-    worker = opts[:worker]
-
-    with [key | _] <- for(key <- [:id, :name], is_list(worker), worker[key], do: key) do
-      raise ArgumentError,
-            "expected :worker to be options without #{inspect(key)}, got: #{inspect(worker)}"
-    end
-
-    # Checked here, so that a mistake is found before anything starts.
-    Worker.Options.new!(if(is_list(worker), do: [id: opts[:id]] ++ worker, else: worker))
-    opts
+  def await_ready(pool, timeout \\ 15_000) do
+    # In the caller, and not where it would take the pool down.
+    Options.check!(timeout, :timeout, :timeout)
+    GenServer.call(pool, {:await_ready, timeout}, :infinity)
   end
 
-  # In the caller, and not where it would take the pool down.
-  defp check_timeout!(timeout) do
-    unless timeout == :infinity or timeout in 0..@longest_timeout do
-      raise ArgumentError,
-            "expected :timeout to be :infinity or an integer of 0 or more, got: #{inspect(timeout)}"
+  @doc false
+  def worker(opts) do
+    with true <- Keyword.keyword?(opts) do
+      case for key <- [:id, :name], Keyword.has_key?(opts, key), do: key do
+        [] -> true
+        [key | _] -> {"options without #{inspect(key)}", opts}
+      end
     end
-
-    timeout
-  end
-
-  defp check_size!(size) when size in 1..@largest_size, do: :ok
-
-  defp check_size!(size) do
-    raise ArgumentError,
-          "expected :size to be an integer from 1 to #{@largest_size}, got: #{inspect(size)}"
-  end
-
-  defp check_count!(_key, count) when is_integer(count) and count > 0, do: :ok
-
-  defp check_count!(key, other) do
-    raise ArgumentError,
-          "expected #{inspect(key)} to be a positive integer, got: #{inspect(other)}"
   end
 end

@@ -24,7 +24,7 @@ defmodule Snakepit.ProcessKiller do
 
   """
 
-  alias Snakepit.{Error, Native, OSProcess, RunID}
+  alias Snakepit.{Error, Native, Options, OSProcess, RunID}
 
   @typedoc "An OS pid, or a process known by its identity."
   @type target :: integer() | OSProcess.t()
@@ -38,6 +38,19 @@ defmodule Snakepit.ProcessKiller do
   # How long the kernel may take to carry out a SIGKILL before the process counts as a survivor.
   @kill_wait_ms 5_000
 
+  @kill_by_run_id [
+    timeout: [
+      type: :milliseconds,
+      default: 2_000,
+      doc: "how long they may take to end after SIGTERM, all together"
+    ],
+    any_user: [
+      type: :boolean,
+      default: false,
+      doc: "other users' processes too, for a BEAM that may end them"
+    ]
+  ]
+
   @doc """
   Sends one signal to one process.
 
@@ -48,7 +61,7 @@ defmodule Snakepit.ProcessKiller do
   """
   @spec kill_process(target(), signal()) :: :ok | {:error, Error.t()}
   def kill_process(target, signal \\ :sigterm) do
-    validate_signal!(signal)
+    Options.check!(signal, :signal)
 
     on_living(:kill_process, target, fn process ->
       Native.process_signal(process.identity, signal)
@@ -64,7 +77,7 @@ defmodule Snakepit.ProcessKiller do
   """
   @spec kill_process_group(target(), signal()) :: :ok | {:error, Error.t()}
   def kill_process_group(group, signal \\ :sigterm) do
-    validate_signal!(signal)
+    Options.check!(signal, :signal)
     result(:kill_process_group, Native.group_signal(group_argument(group), signal))
   end
 
@@ -76,7 +89,7 @@ defmodule Snakepit.ProcessKiller do
   """
   @spec kill_with_escalation(target() | [target()], timeout_ms()) :: :ok | {:error, Error.t()}
   def kill_with_escalation(target, timeout_ms \\ 2_000) do
-    validate_timeout!(timeout_ms)
+    Options.check!(timeout_ms, :milliseconds)
     operation = :kill_with_escalation
 
     with {:ok, processes} <- living(operation, List.wrap(target)),
@@ -95,7 +108,7 @@ defmodule Snakepit.ProcessKiller do
   """
   @spec kill_process_group_with_escalation(target(), timeout_ms()) :: :ok | {:error, Error.t()}
   def kill_process_group_with_escalation(group, timeout_ms \\ 2_000) do
-    validate_timeout!(timeout_ms)
+    Options.check!(timeout_ms, :milliseconds)
     operation = :kill_process_group_with_escalation
 
     case Native.group_stop(group_argument(group), :sigterm, timeout_ms, @kill_wait_ms) do
@@ -114,21 +127,15 @@ defmodule Snakepit.ProcessKiller do
 
   ## Options
 
-    * `:timeout_ms` - how long they may take to end after SIGTERM, all together; 2000 by default
-    * `:any_user` - other users' processes too, for a BEAM that may end them; `false` by default
+  #{Options.docs(@kill_by_run_id)}
 
   """
   @spec kill_by_run_id(RunID.t(), keyword()) :: {:ok, non_neg_integer()} | {:error, Error.t()}
   def kill_by_run_id(run_id, opts \\ []) do
-    opts = Keyword.validate!(opts, timeout_ms: 2_000, any_user: false)
-    validate_timeout!(opts[:timeout_ms])
-
-    unless is_boolean(opts[:any_user]) do
-      raise ArgumentError, "expected :any_user to be a boolean, got: #{inspect(opts[:any_user])}"
-    end
+    opts = Options.validate!(opts, @kill_by_run_id)
 
     with :ok <- check_run_id(:kill_by_run_id, run_id) do
-      stopped(Native.run_stop(run_id, opts[:any_user], opts[:timeout_ms], @kill_wait_ms))
+      stopped(Native.run_stop(run_id, opts.any_user, opts.timeout, @kill_wait_ms))
     end
   end
 
@@ -244,37 +251,18 @@ defmodule Snakepit.ProcessKiller do
   end
 
   defp group_argument(%OSProcess{identity: identity}), do: identity
-  defp group_argument(pgid) when is_integer(pgid), do: pgid
 
-  defp group_argument(other) do
-    raise ArgumentError, "expected a process group or its leader, got: #{inspect(other)}"
-  end
+  defp group_argument(pgid),
+    do: Options.check!(pgid, {:custom, &is_integer/1, "a process group or its leader"})
 
-  defp check_run_id(operation, run_id) when is_binary(run_id) do
+  defp check_run_id(operation, run_id) do
+    Options.check!(run_id, {:custom, &is_binary/1, "a run id"})
+
     if RunID.valid?(run_id) do
       :ok
     else
       detail = "expected seven characters of 0-9a-z, got: #{inspect(run_id)}"
       {:error, %Error{operation: operation, reason: :invalid_run_id, detail: detail}}
     end
-  end
-
-  defp check_run_id(_operation, other) do
-    raise ArgumentError, "expected a run id, got: #{inspect(other)}"
-  end
-
-  defp validate_signal!(signal) do
-    unless Native.signal_valid(signal) do
-      raise ArgumentError,
-            "expected a signal such as :sigterm, or the number of one, got: #{inspect(signal)}"
-    end
-  end
-
-  defp validate_timeout!(timeout_ms)
-       when is_integer(timeout_ms) and timeout_ms in 0..4_294_967_295,
-       do: :ok
-
-  defp validate_timeout!(other) do
-    raise ArgumentError, "expected a timeout in milliseconds, got: #{inspect(other)}"
   end
 end

@@ -3,40 +3,44 @@ defmodule Snakepit.Script do
 
   # `Snakepit.run_as_script/2`.
 
+  alias Snakepit.Options
+
+  @schema [
+    timeout: [
+      type: :timeout,
+      default: :infinity,
+      doc:
+        "how many milliseconds `fun` may take; it is killed then, and this exits with `:timeout`"
+    ],
+    shutdown_timeout: [
+      type: :milliseconds,
+      default: nil,
+      shown: "as for `cleanup/1`",
+      doc: "how many milliseconds processes may take to end, whatever their own `:stop_timeout`"
+    ],
+    halt: [
+      type: :boolean,
+      default: false,
+      doc: "`true` to stop the BEAM in good order afterwards, with status 0, or 1 if `fun` failed"
+    ]
+  ]
+
+  @doc false
+  @spec schema() :: Options.schema()
+  def schema, do: @schema
+
   @doc false
   @spec run((() -> result), keyword()) :: result when result: term()
-  def run(fun, opts) when is_function(fun, 0) do
-    opts = Keyword.validate!(opts, [:shutdown_timeout, timeout: :infinity, halt: false])
-    check!(opts)
+  def run(fun, opts) do
+    Options.check!(fun, {:function, [0]})
+    opts = Options.validate!(opts, @schema)
     {:ok, started} = Application.ensure_all_started(:snakepit)
-    outcome = attempt(fun, opts[:timeout])
-    cleaned = Snakepit.cleanup(shutdown_timeout(opts))
+    outcome = attempt(fun, opts.timeout)
+    cleaned = Snakepit.cleanup(timeout: opts.shutdown_timeout)
     if :snakepit in started, do: stop_quietly()
-    if opts[:halt], do: halt(outcome, cleaned)
+    if opts.halt, do: halt(outcome, cleaned)
     with {:error, error} <- cleaned, do: raise(error)
     conclude(outcome)
-  end
-
-  def run(other, _opts) do
-    raise ArgumentError, "expected a function without arguments, got: #{inspect(other)}"
-  end
-
-  defp check!(opts) do
-    for key <- [:timeout, :shutdown_timeout],
-        value = opts[key],
-        not (value == :infinity and key == :timeout),
-        not (is_integer(value) and value >= 0) do
-      raise ArgumentError,
-            "expected #{inspect(key)} to be an integer of 0 or more, got: #{inspect(value)}"
-    end
-
-    unless is_boolean(opts[:halt]) do
-      raise ArgumentError, "expected :halt to be true or false, got: #{inspect(opts[:halt])}"
-    end
-  end
-
-  defp shutdown_timeout(opts) do
-    if opts[:shutdown_timeout], do: [timeout_ms: opts[:shutdown_timeout]], else: []
   end
 
   # Whoever did not start it does not want to read that it has stopped.

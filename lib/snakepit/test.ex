@@ -18,12 +18,19 @@ defmodule Snakepit.Test do
   carries the marks of this run, daemons that have thrown away their environment included.
   """
 
-  alias Snakepit.{Native, OSProcess, Worker}
+  alias Snakepit.{Native, Options, OSProcess, Worker}
 
   # ExUnit is there when this is used, and nobody ships it.
   @compile {:no_warn_undefined, [ExUnit.AssertionError, ExUnit.Callbacks]}
 
-  @default_timeout 5_000
+  @schema [
+    timeout: [
+      type: :milliseconds,
+      default: 5_000,
+      doc: "how long what has been told to end has to do so"
+    ]
+  ]
+
   @pause_ms 10
 
   @doc """
@@ -53,8 +60,12 @@ defmodule Snakepit.Test do
       {"hello\\n", 0}
 
   Processes that were there before are none of its business. Given options instead of a function, it
-  fails unless nothing of this run is left at all. What has been told to end has `:timeout`
-  milliseconds to do so (5000).
+  fails unless nothing of this run is left at all.
+
+  ## Options
+
+  #{Options.docs(@schema)}
+
   """
   @spec assert_no_orphans((() -> result), keyword()) :: result when result: term()
   @spec assert_no_orphans(keyword()) :: :ok
@@ -70,8 +81,8 @@ defmodule Snakepit.Test do
   def assert_no_orphans(opts, []) when is_list(opts), do: assert_none_but(MapSet.new(), opts)
 
   @doc """
-  Fails unless a process is gone, or goes within `:timeout` milliseconds (5000). Takes an OS pid, or
-  better a `Snakepit.OSProcess`, which cannot be mistaken for another.
+  Fails unless a process is gone, or goes within the `:timeout` that `assert_no_orphans/2` has as well.
+  Takes an OS pid, or better a `Snakepit.OSProcess`, which cannot be mistaken for another.
   """
   @spec assert_gone(pos_integer() | OSProcess.t(), keyword()) :: :ok
   def assert_gone(process, opts \\ []) do
@@ -129,8 +140,7 @@ defmodule Snakepit.Test do
   end
 
   defp deadline(opts) do
-    timeout = Keyword.validate!(opts, timeout: @default_timeout)[:timeout]
-    System.monotonic_time(:millisecond) + timeout
+    System.monotonic_time(:millisecond) + Options.validate!(opts, @schema).timeout
   end
 
   # The process table does not notify.

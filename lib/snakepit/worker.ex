@@ -24,26 +24,7 @@ defmodule Snakepit.Worker do
 
   ## Options
 
-  | option | meaning (default) |
-  |---|---|
-  | `:cmd` | `[program \\| args]`, required; no shell is involved |
-  | `:id` | worker id, by which it is recorded (its `:name`, or generated) |
-  | `:name` | a name for the BEAM process, as for `GenServer` |
-  | `:env`, `:clear_env`, `:cd`, `:umask` | as for `System.cmd/3`; see `Snakepit.Command` |
-  | `:run_id_flag` | such as `"--run-id"`, to put flag and run id at the end of the arguments (`nil`) |
-  | `:stdio` | `:tail` (default), `:null`, `:inherit`, `{:file, path}`, or `:pipe` to talk to it |
-  | `:packet` | how a `:pipe` is cut into packets: `:raw` (default), `:line`, or `4` for a length of 4 bytes before each |
-  | `:max_packet` | the longest line or packet of a `:pipe` in bytes (16 MiB); the worker ends over a longer one |
-  | `:answer_timeout` | how long the answer to a request may still come after its caller has given up (30000); then the worker ends |
-  | `:output` | who gets what it writes: `:quiet` (default), `:logger`, `{:send, pid}`, a function |
-  | `:ready` | when it counts as started, see below (`nil`: when it runs) |
-  | `:ready_timeout` | how long that may take (15000) |
-  | `:stop_signal`, `:stop_timeout`, `:kill_mode` | how it is asked to end, for how long, and who is asked first (`:sigterm`, 2000, `:tree`); see below |
-  | `:stop_order` | `:together` (default) or `:supervisor`: when it is asked as its application stops, see below |
-  | `:on_guardian_down` | `:restart` (default) or `:exit`; see below |
-  | `:heartbeat` | `true`, `false`, or `:ping_interval`, `:timeout_threshold` and `:max_missed_heartbeats`, see `Snakepit.HeartbeatMonitor` (the configuration's) |
-  | `:ping` | a function that asks it for a sign of life, instead of the lifeline |
-  | `:user`, `:group`, `:groups`, `:nice`, `:rlimits`, `:oom_score_adj` | who and how much; see `Snakepit.Command` |
+  #{Snakepit.Options.docs(Snakepit.Worker.Options.schema())}
 
   ## Start
 
@@ -123,19 +104,34 @@ defmodule Snakepit.Worker do
   # A worker that starts its process again answers when that is done.
   @call_timeout 60_000
 
+  @stop [
+    signal: [
+      type: :signal,
+      default: nil,
+      shown: "its `:stop_signal`",
+      doc: "what asks the process to end"
+    ],
+    timeout: [
+      type: :milliseconds,
+      default: nil,
+      shown: "its `:stop_timeout`",
+      doc: "how many milliseconds it has until SIGKILL"
+    ]
+  ]
+
   @type worker :: GenServer.server()
 
-  @doc "A child specification. Its id is the worker's, or its name."
+  @doc "A child specification. Its id is the `:id`, or the `:name`."
   @spec child_spec(keyword()) :: Supervisor.child_spec()
   def child_spec(opts) do
-    timeout = Keyword.get(opts, :stop_timeout, 2_000)
+    Snakepit.Options.keyword!(opts)
 
     %{
       id: opts[:id] || opts[:name] || __MODULE__,
       start: {__MODULE__, :start_link, [opts]},
       type: :worker,
       restart: :permanent,
-      shutdown: if(is_integer(timeout), do: timeout + @shutdown_margin_ms, else: 5_000)
+      shutdown: Options.stop_timeout(opts) + @shutdown_margin_ms
     }
   end
 
@@ -191,15 +187,18 @@ defmodule Snakepit.Worker do
   @doc """
   Ends a worker, and its process with all that it has started; returns when all of it is gone.
 
-  `:signal` and `:timeout_ms` take the place of the worker's `:stop_signal` and `:stop_timeout`. A
-  supervisor that restarts its children whatever their reason starts this one again: ask the
+  A supervisor that restarts its children whatever their reason starts this one again: ask the
   supervisor then.
+
+  ## Options
+
+  #{Snakepit.Options.docs(@stop)}
+
   """
   @spec stop(worker(), keyword()) :: :ok | {:error, Error.t()}
   def stop(worker, opts \\ []) do
-    opts = Keyword.validate!(opts, [:signal, :timeout_ms])
     # Here, and not in the worker, which would end over it.
-    Guardian.check_stop!(opts)
+    opts = Snakepit.Options.validate!(opts, @stop)
 
     # A name may be of any registry; only a pid, or a local name of another node, can be monitored.
     case GenServer.whereis(worker) do

@@ -35,7 +35,7 @@ defmodule Snakepit.GuardianDeathTest do
            :ok <- count.(),
            :ok <- Snakepit.Guardian.release(child),
            :ok <- count.(),
-           :ok <- (if rem(number, 2) == 0, do: Snakepit.Guardian.stop(child, timeout_ms: 50), else: :ok) do
+           :ok <- (if rem(number, 2) == 0, do: Snakepit.Guardian.stop(child, timeout: 50), else: :ok) do
         count.()
       end
     end

@@ -17,7 +17,7 @@ defmodule Snakepit.HostileFramesTest do
     {:ok, child} = Guardian.spawn(Command.new!(cmd: ["sleep", "600"]))
     :ok = Guardian.release(child)
 
-    on_exit(fn -> Guardian.stop_all(timeout_ms: 100) end)
+    on_exit(fn -> Guardian.stop_all(timeout: 100) end)
     %{bystanders: [child.os_pid | bystanders]}
   end
 

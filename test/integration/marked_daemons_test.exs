@@ -45,7 +45,7 @@ defmodule Snakepit.MarkedDaemonsTest do
   end
 
   defp stop(beam, id),
-    do: Beam.run(beam, "Snakepit.Guardian.stop(Process.get(#{id}), timeout_ms: 300)")
+    do: Beam.run(beam, "Snakepit.Guardian.stop(Process.get(#{id}), timeout: 300)")
 
   defp adopted(beam), do: Beam.run(beam, "{:ok, info} = Snakepit.Guardian.info(); info.adopted")
 

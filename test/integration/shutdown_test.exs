@@ -110,7 +110,7 @@ defmodule Snakepit.ShutdownTest do
     eventually(fn -> length(Family.members(stubborn)) == 1 end)
 
     assert {:ok, %{stopped: stopped, killed: 1}} =
-             Beam.run(beam, "Snakepit.cleanup(timeout_ms: 300)")
+             Beam.run(beam, "Snakepit.cleanup(timeout: 300)")
 
     assert stopped > 0
     assert Family.members(polite) == []
@@ -133,7 +133,7 @@ defmodule Snakepit.ShutdownTest do
   end
 
   for {what, code} <- [
-        {"cleanup/1", "{:ok, %{killed: 1}} = Snakepit.cleanup(timeout_ms: 300)"},
+        {"cleanup/1", "{:ok, %{killed: 1}} = Snakepit.cleanup(timeout: 300)"},
         {"Application.stop/1", ":ok = Application.stop(:snakepit)"}
       ] do
     test "what #{what} ends is no error in the log" do

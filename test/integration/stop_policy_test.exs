@@ -77,7 +77,7 @@ defmodule Snakepit.StopPolicyTest do
 
   test "unless somebody says how long it may take" do
     for ending <- [
-          "{:ok, %{killed: killed}} = Snakepit.cleanup(timeout_ms: 100)",
+          "{:ok, %{killed: killed}} = Snakepit.cleanup(timeout: 100)",
           "Snakepit.run_as_script(fn -> :ok end, shutdown_timeout: 100)"
         ] do
       path = path()

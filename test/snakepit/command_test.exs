@@ -21,7 +21,7 @@ defmodule Snakepit.CommandTest do
   test "says what was expected and what was given, for every option" do
     for {opts, message} <- [
           {[], ~r/:cmd is required/},
-          {[cmd: []], ~r/:cmd to name a program, got: \[\]/},
+          {[cmd: []], ~r/:cmd to be a list that names a program, got: \[\]/},
           {[cmd: [""]], ~r/:cmd .* got: \[""\]/},
           {[cmd: "ls -l"], ~r/:cmd .* got: "ls -l"/},
           {[cmd: ["ls", 1]], ~r/:cmd to be strings, got: 1/},
@@ -33,7 +33,7 @@ defmodule Snakepit.CommandTest do
           {[cmd: ["ls"], env: [{"", "c"}]], ~r/:env/},
           {[cmd: ["ls"], env: [{"A", "a\0"}]], ~r/NUL/},
           {[cmd: ["ls"], env: [{"A", :b}]], ~r/:env/},
-          {[cmd: ["ls"], clear_env: 1], ~r/:clear_env to be a boolean/},
+          {[cmd: ["ls"], clear_env: 1], ~r/:clear_env to be true or false/},
           {[cmd: ["ls"], cd: ~c"/"], ~r/:cd to be a path/},
           {[cmd: ["ls"], umask: 0o1000], ~r/:umask/},
           {[cmd: ["ls"], stdio: :pipe], ~r/:stdio/},
@@ -47,7 +47,8 @@ defmodule Snakepit.CommandTest do
           {[cmd: ["ls"], rlimits: [nofile: -1]], ~r/:rlimits/},
           {[cmd: ["ls"], rlimits: [nofile: {1, 2, 3}]], ~r/:rlimits/},
           {[cmd: ["ls"], oom_score_adj: 1001], ~r/:oom_score_adj/},
-          {[cmd: ["ls"], stop_signal: :sigfoo], ~r/:stop_signal to be a signal, got: :sigfoo/},
+          {[cmd: ["ls"], stop_signal: :sigfoo],
+           ~r/:stop_signal to be a signal such as :sigterm or a number, got: :sigfoo/},
           {[cmd: ["ls"], stop_timeout: -1], ~r/:stop_timeout/},
           {[cmd: ["ls"], stop_timeout: 5_000_000_000], ~r/:stop_timeout/},
           {[cmd: ["ls"], kill_mode: :all], ~r/:kill_mode to be :tree, :group or :leader/},

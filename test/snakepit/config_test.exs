@@ -17,15 +17,18 @@ defmodule Snakepit.ConfigTest do
 
   test "names the key, what was expected and what was given" do
     for {given, message} <- [
-          {[nonsense: 1], ~r/unknown key :nonsense, expected one of \[:data_dir/},
-          {[data_dir: :here], ~r/:data_dir: expected a path, got: :here/},
-          {[data_dir: ""], ~r/:data_dir: expected a path, got: ""/},
+          {[nonsense: 1],
+           ~r/^config :snakepit: unknown option :nonsense, expected one of \[:data_dir/},
+          {[data_dir: :here], ~r/^config :snakepit: expected :data_dir to be a path, got: :here/},
+          {[data_dir: ""], ~r/expected :data_dir to be a path, got: ""/},
           {[output_tail_bytes: -1],
-           ~r/:output_tail_bytes: expected an integer of 0 or more, got: -1/},
-          {[watchdog: 3000], ~r/:watchdog: expected a keyword list, got: 3000/},
+           ~r/expected :output_tail_bytes to be a number of bytes of 0 or more, got: -1/},
+          {[watchdog: 3000], ~r/expected :watchdog to be a keyword list, got: 3000/},
           {[watchdog: [grace_period_ms: "3"]],
-           ~r/:watchdog, :grace_period_ms: expected an integer/},
-          {[log_level: :loud], ~r/:log_level: expected one of/}
+           ~r/^config :snakepit, :watchdog: expected :grace_period_ms to be a number of milliseconds/},
+          {[audit_interval_ms: 0x80000000], ~r/:audit_interval_ms to be .* from 1 to 2147483647/},
+          {[instance: "a b"], ~r/expected :instance to be 1 to 64 letters/},
+          {[log_level: :loud], ~r/:log_level to be :debug, :info, :warning, :error or :none/}
         ] do
       assert_raise ArgumentError, message, fn -> Config.validate!(given) end
     end
@@ -46,7 +49,7 @@ defmodule Snakepit.ConfigTest do
     end
 
     test "for an unknown key" do
-      assert failure(nonsense: 1) =~ "unknown key :nonsense"
+      assert failure(nonsense: 1) =~ "unknown option :nonsense"
     end
 
     test "for a data directory that is a file, or below one" do

@@ -170,7 +170,7 @@ defmodule Snakepit.GuardianTest do
       tree = ProcScan.descendants(old)
 
       stubborn = stubborn(0)
-      stopping = Task.async(fn -> Guardian.stop(stubborn, timeout_ms: 60_000) end)
+      stopping = Task.async(fn -> Guardian.stop(stubborn, timeout: 60_000) end)
       eventually(fn -> Process.info(stopping.pid, :status) == {:status, :waiting} end)
       {:ok, %{children: 2}} = Guardian.info()
 
@@ -193,14 +193,14 @@ defmodule Snakepit.GuardianTest do
     child = shell("sleep 600")
 
     for send <- [&Guardian.signal(&1, :nonsense), &Guardian.stop(&1, signal: :nonsense)] do
-      assert_raise ArgumentError, ~r/expected :signal to be a signal, got: :nonsense/, fn ->
+      assert_raise ArgumentError, ~r/expected :signal to be a signal .*, got: :nonsense/, fn ->
         send.(child)
       end
     end
 
     for stop <- [&Guardian.stop(child, &1), &Guardian.stop_all/1],
         timeout <- [nil, -1, 0x80000000] do
-      assert_raise ArgumentError, ~r/:timeout_ms/, fn -> stop.(timeout_ms: timeout) end
+      assert_raise ArgumentError, ~r/expected :timeout /, fn -> stop.(timeout: timeout) end
     end
 
     assert ProcScan.running?(child.os_pid)

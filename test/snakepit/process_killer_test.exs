@@ -274,9 +274,9 @@ defmodule Snakepit.ProcessKillerTest do
       refute Enum.any?(tree, &ProcScan.running?/1)
     end
 
-    test "kill what ignores SIGTERM after :timeout_ms", context do
+    test "kill what ignores SIGTERM after :timeout", context do
       os_pid = Program.sinner("ignores_sigterm", [], context.environment)
-      assert ProcessKiller.kill_by_run_id(context.id, timeout_ms: 100) == {:ok, 1}
+      assert ProcessKiller.kill_by_run_id(context.id, timeout: 100) == {:ok, 1}
       refute ProcScan.running?(os_pid)
     end
 
@@ -303,7 +303,7 @@ defmodule Snakepit.ProcessKillerTest do
       Program.start("setpriv", limits ++ ["python3", fork_bomb], environment)
       eventually(fn -> length(ProcScan.of_user(uid)) > 150 end)
 
-      assert {:ok, count} = ProcessKiller.kill_by_run_id(id, any_user: true, timeout_ms: 50)
+      assert {:ok, count} = ProcessKiller.kill_by_run_id(id, any_user: true, timeout: 50)
       assert count > 150
       assert ProcScan.of_user(uid) == []
       assert Enum.all?(bystanders, &ProcScan.running?/1)
@@ -324,7 +324,7 @@ defmodule Snakepit.ProcessKillerTest do
       assert_raise ArgumentError, fn -> ProcessKiller.kill_by_run_id("k3x9a2p", any_user: 1) end
 
       assert_raise ArgumentError, fn ->
-        ProcessKiller.kill_by_run_id("k3x9a2p", timeout_ms: -1)
+        ProcessKiller.kill_by_run_id("k3x9a2p", timeout: -1)
       end
     end
   end

@@ -57,13 +57,15 @@ defmodule Snakepit.ScriptTest do
       Snakepit.run_as_script(fn _ -> 1 end)
     end
 
-    assert_raise ArgumentError, ~r/unknown keys/, fn ->
+    assert_raise ArgumentError, ~r/unknown option :nonsense/, fn ->
       Snakepit.run_as_script(fn -> 1 end, nonsense: 1)
     end
 
     for {options, text} <- [
-          {[timeout: -1], "expected :timeout to be an integer of 0 or more, got: -1"},
-          {[shutdown_timeout: :infinity], "expected :shutdown_timeout to be an integer"},
+          {[timeout: -1],
+           "expected :timeout to be a number of milliseconds from 0 to \\d+ or :infinity, got: -1"},
+          {[shutdown_timeout: :infinity],
+           "expected :shutdown_timeout to be a number of milliseconds"},
           {[halt: 1], "expected :halt to be true or false, got: 1"}
         ] do
       assert_raise ArgumentError, ~r/#{text}/, fn ->

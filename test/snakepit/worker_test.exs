@@ -295,9 +295,9 @@ defmodule Snakepit.WorkerTest do
       {:ok, worker} = Worker.start_link(opts ++ [stop_signal: :sigusr1, stop_timeout: 60_000])
       assert Worker.stop(worker) == :ok
       {:ok, worker} = Worker.start_link(opts)
-      assert Worker.stop(worker, signal: :sigusr1, timeout_ms: 60_000) == :ok
+      assert Worker.stop(worker, signal: :sigusr1, timeout: 60_000) == :ok
 
-      for opts <- [[now: true], [signal: :sigfoo], [timeout_ms: -1]] do
+      for opts <- [[now: true], [signal: :sigfoo], [timeout: -1]] do
         assert_raise ArgumentError, fn -> Worker.stop(self(), opts) end
       end
     end

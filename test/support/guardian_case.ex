@@ -17,7 +17,7 @@ defmodule Snakepit.Test.GuardianCase do
   end
 
   setup do
-    on_exit(fn -> Guardian.stop_all(timeout_ms: 100) end)
+    on_exit(fn -> Guardian.stop_all(timeout: 100) end)
   end
 
   @doc "Spawns and releases. Gives the child and what came of the release."

@@ -85,7 +85,6 @@ defmodule Snakepit.Test.Nonsense do
       [
         [timeout: :x],
         [timeout: -1],
-        [timeout_ms: :x],
         [signal: :x],
         [force: 1],
         0x10000000000000000

@@ -59,7 +59,7 @@ defmodule Snakepit.Test.Workers do
 
   @doc "The end of a worker of the caller's own."
   def finish(id, child) do
-    with :ok <- Guardian.stop(child, timeout_ms: 50), do: ProcessRegistry.unregister_worker(id)
+    with :ok <- Guardian.stop(child, timeout: 50), do: ProcessRegistry.unregister_worker(id)
   end
 
   @doc """

@@ -4,6 +4,7 @@ defmodule Snakepit.Command.Request do
   # What the guardian is told of a `Snakepit.Command`, and whether it can be told at all.
 
   alias Snakepit.{Accounts, Command, Error}
+  alias Snakepit.Command.Schema
 
   # Where the guardian puts it.
   @lifeline_fd "3"
@@ -86,7 +87,7 @@ defmodule Snakepit.Command.Request do
     %Error{operation: :spawn, reason: reason, step: kind, detail: detail}
   end
 
-  defp limit(name, {soft, hard}), do: {Command.resource(name), number(soft), number(hard)}
+  defp limit(name, {soft, hard}), do: {Schema.resource(name), number(soft), number(hard)}
   defp limit(name, both), do: limit(name, {both, both})
 
   defp number(:infinity), do: @unlimited

@@ -80,7 +80,7 @@ defmodule Snakepit.Pool.ApplicationCleanup do
 
   defp by_guardian(run, workers, {timeout_ms, _kill_wait_ms} = times, opts) do
     server = Process.monitor(Guardian)
-    answer = Guardian.stop_all(timeout_ms: timeout_ms, strict: opts.strict)
+    answer = Guardian.stop_all(timeout: timeout_ms, strict: opts.strict)
 
     # It is gone, and so is what it was the parent of.
     report =

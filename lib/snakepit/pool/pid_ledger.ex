@@ -16,13 +16,23 @@ defmodule Snakepit.Pool.PIDLedger do
 
   require Logger
 
-  alias Snakepit.{Config, DataDir, Error, History, Native, Pulse, Reaper, Run, RunState}
+  alias Snakepit.{Config, DataDir, Error, History, Native, Options, Pulse, Reaper, Run, RunState}
   alias Snakepit.Ledger.{Journal, Table}
-  alias Snakepit.Pool.ProcessRegistry
 
   @checkpoint_interval_ms 1_000
   # What a field has room for.
   @largest 0x7FFFFFFFFFFFFFFF
+
+  @fields [
+    status: [type: {:one_of, [:reserved, :active]}, default: :active],
+    os_pid: [type: {:integer, 1, @largest}, default: nil],
+    pgid: [type: {:integer, 1, @largest}, default: nil],
+    identity: [type: :string, default: nil],
+    elixir_pid: [type: {:custom, &__MODULE__.pid_text?/1, "a pid such as <0.1.0>"}, default: nil],
+    command: [type: {:custom, &__MODULE__.command?/1, "a list of strings"}, default: []],
+    # Now, if it is not given.
+    spawned_at: [type: {:integer, -@largest, @largest}]
+  ]
 
   @typedoc """
   What is kept of a worker. `spawned_at` is milliseconds since the epoch, for people.
@@ -56,40 +66,50 @@ defmodule Snakepit.Pool.PIDLedger do
 
   """
   @spec register_process(String.t(), keyword() | map()) :: :ok | {:error, Error.t()}
-  def register_process(worker_id, fields \\ []) when is_binary(worker_id) do
+  def register_process(worker_id, fields \\ []) do
     # What is written here is read when it is too late to ask: a record that makes no sense is refused.
-    ProcessRegistry.check_id!(worker_id)
+    Options.check!(worker_id, :text, :worker_id)
+    record(worker_id, check!(fields))
+  end
 
-    for {key, value} <- fields, not valid?(key, value) do
-      raise ArgumentError, "no field of a worker's record: #{inspect(key)} with #{inspect(value)}"
-    end
+  # Before anything is done with them that a mistake would leave half done.
+  @doc false
+  @spec check!(keyword() | map()) :: map()
+  def check!(fields) do
+    fields = if is_map(fields), do: Map.to_list(fields), else: fields
+    Options.validate!(fields, @fields, "a worker's record")
+  end
 
+  # For the registry, which has checked both.
+  @doc false
+  @spec record(String.t(), map()) :: :ok | {:error, Error.t()}
+  def record(worker_id, fields) do
     run = Run.current!()
-    append = if fields[:status] == :reserved, do: &Journal.note/2, else: &Journal.append/2
+    append = if fields.status == :reserved, do: &Journal.note/2, else: &Journal.append/2
 
     append.(run.journal, {
       :worker,
       worker_id,
       run.id,
-      fields[:status] || :active,
-      fields[:os_pid],
-      fields[:pgid],
-      fields[:identity],
-      fields[:elixir_pid],
-      fields[:command] || [],
+      fields.status,
+      fields.os_pid,
+      fields.pgid,
+      fields.identity,
+      fields.elixir_pid,
+      fields.command,
       fields[:spawned_at] || System.os_time(:millisecond)
     })
   end
 
-  defp valid?(:status, status), do: status in [:reserved, :active]
-  defp valid?(:command, command), do: is_list(command) and Enum.all?(command, &is_binary/1)
-  defp valid?(:spawned_at, time), do: is_integer(time) and abs(time) <= @largest
-  defp valid?(key, nil), do: key in [:os_pid, :pgid, :identity, :elixir_pid]
-  defp valid?(key, pid) when key in [:os_pid, :pgid], do: is_integer(pid) and pid in 1..@largest
-  defp valid?(:identity, value), do: is_binary(value)
+  @doc false
+  def command?(command) when is_list(command),
+    do: not List.improper?(command) and Enum.all?(command, &is_binary/1)
+
+  def command?(_other), do: false
+
   # The registry makes a pid of it when it is started again.
-  defp valid?(:elixir_pid, value), do: is_binary(value) and value =~ ~r/\A<\d+\.\d+\.\d+>\z/
-  defp valid?(_unknown, _value), do: false
+  @doc false
+  def pid_text?(text), do: is_binary(text) and text =~ ~r/\A<\d+\.\d+\.\d+>\z/
 
   @doc "Forgets a worker. Whoever calls this knows that its process is gone."
   @spec unregister_process(String.t()) :: :ok | {:error, Error.t()}

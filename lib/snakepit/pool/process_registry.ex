@@ -19,7 +19,7 @@ defmodule Snakepit.Pool.ProcessRegistry do
   gone, so that what could not be ended is not forgotten either.
   """
 
-  alias Snakepit.{Error, Native, Run}
+  alias Snakepit.{Error, Native, Options, Run}
   alias Snakepit.Pool.PIDLedger
   alias Snakepit.Pool.ProcessRegistry.{Server, Table}
 
@@ -58,7 +58,7 @@ defmodule Snakepit.Pool.ProcessRegistry do
   """
   @spec reserve_worker(String.t()) :: :ok | {:error, Error.t()}
   def reserve_worker(worker_id) do
-    check_id!(worker_id)
+    Options.check!(worker_id, :text, :worker_id)
 
     info = %{
       worker_id: worker_id,
@@ -75,7 +75,7 @@ defmodule Snakepit.Pool.ProcessRegistry do
 
     # Order: the name first, so that no two get it; then the ledger; a failure there gives it back.
     if Table.claim(info) do
-      case PIDLedger.register_process(worker_id, status: :reserved) do
+      case PIDLedger.record(worker_id, PIDLedger.check!(status: :reserved)) do
         :ok ->
           Table.note_new(worker_id, self())
           :ok
@@ -101,28 +101,14 @@ defmodule Snakepit.Pool.ProcessRegistry do
           :ok | {:error, Error.t()}
   def activate_worker(worker_id, owner, os_pid, fingerprint \\ nil)
       when is_pid(owner) and is_integer(os_pid) do
-    check_id!(worker_id)
-
     with {:ok, fields} <- fingerprint(os_pid, fingerprint),
+         # Order: before the reservation is taken, so that a mistake leaves it as it was.
+         record = record(owner, os_pid, fields),
          {:ok, info} <- take_reservation(worker_id) do
-      spawned_at = System.os_time(:millisecond)
-
-      record = [
-        status: :active,
-        os_pid: os_pid,
-        # A session leader leads its group.
-        pgid: fields[:pgid] || os_pid,
-        identity: fields[:identity],
-        command: fields[:command] || [],
-        spawned_at: spawned_at
-      ]
-
-      ledger = [elixir_pid: List.to_string(:erlang.pid_to_list(owner))] ++ record
-
-      case PIDLedger.register_process(worker_id, ledger) do
+      case PIDLedger.record(worker_id, record) do
         :ok ->
-          since = [owner: owner, since_ms: System.monotonic_time(:millisecond)]
-          Table.put(Enum.into(since ++ record, info))
+          since = %{owner: owner, since_ms: System.monotonic_time(:millisecond)}
+          Table.put(info |> Map.merge(Map.delete(record, :elixir_pid)) |> Map.merge(since))
 
           # Most of the time it is the one that made the reservation, who is watched or about to be.
           if owner != info.owner, do: GenServer.cast(__MODULE__, {:watch, worker_id, owner})
@@ -133,6 +119,19 @@ defmodule Snakepit.Pool.ProcessRegistry do
           {:error, %{error | operation: :activate_worker}}
       end
     end
+  end
+
+  defp record(owner, os_pid, fields) do
+    PIDLedger.check!(
+      status: :active,
+      os_pid: os_pid,
+      # A session leader leads its group.
+      pgid: fields[:pgid] || os_pid,
+      identity: fields[:identity],
+      command: fields[:command] || [],
+      spawned_at: System.os_time(:millisecond),
+      elixir_pid: List.to_string(:erlang.pid_to_list(owner))
+    )
   end
 
   @doc """
@@ -292,14 +291,6 @@ defmodule Snakepit.Pool.ProcessRegistry do
 
       _identity ->
         {:ok, fields}
-    end
-  end
-
-  @doc false
-  def check_id!(id) do
-    unless is_binary(id) and id != "" and String.valid?(id) and not String.contains?(id, <<0>>) do
-      raise ArgumentError,
-            "expected a worker id to be a non-empty string without NUL, got: #{inspect(id)}"
     end
   end
 

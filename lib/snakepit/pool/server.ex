@@ -19,14 +19,14 @@ defmodule Snakepit.Pool.Server do
 
     state = %{
       supervisor: supervisor,
-      worker: opts[:worker],
-      prefix: opts[:id] || prefix(opts[:name]),
-      size: opts[:size],
-      max_restarts: opts[:max_restarts] || max(opts[:size], 3),
-      max_ms: opts[:max_seconds] * 1_000,
+      worker: opts.worker,
+      prefix: opts.id || prefix(opts.name),
+      size: opts.size,
+      max_restarts: opts.max_restarts || max(opts.size, 3),
+      max_ms: opts.max_seconds * 1_000,
       restarts: [],
-      next: opts[:size] + 1,
-      slots: Map.new(1..opts[:size], &{&1, nil}),
+      next: opts.size + 1,
+      slots: Map.new(1..opts.size, &{&1, nil}),
       # Slots by whatever a message names: a worker's pid, a worker's id.
       pids: %{},
       ids: %{},
@@ -38,7 +38,7 @@ defmodule Snakepit.Pool.Server do
       progress: Progress.start(Config.current())
     }
 
-    state = Enum.reduce(1..opts[:size], state, &add_slot(&2, &1))
+    state = Enum.reduce(1..opts.size, state, &add_slot(&2, &1))
     {:ok, await_launches(state, Map.keys(state.pids))}
   end
 

@@ -288,7 +288,7 @@ defmodule Snakepit.Worker.Launch do
   @spec stop(Guardian.child(), Native.signal(), non_neg_integer()) :: :ok | {:error, Error.t()}
   def stop(child, signal, timeout_ms) do
     with {:error, %Error{reason: :guardian_down}} = error <-
-           Guardian.stop(child, signal: signal, timeout_ms: timeout_ms) do
+           Guardian.stop(child, signal: signal, timeout: timeout_ms) do
       Native.process_stop([child.identity], signal, timeout_ms, @kill_wait_ms)
       error
     end

@@ -4,104 +4,194 @@ defmodule Snakepit.Worker.Options do
   # What `Snakepit.Worker.start_link/1` was given, checked before anything starts, with defaults from
   # the configuration filled in.
 
-  alias Snakepit.{Command, Config}
+  alias Snakepit.{Command, Config, HeartbeatMonitor, Options}
   alias Snakepit.Worker.Launch
 
   # When its worker ends it. In other endings those decide, if the user does not.
   @stop_timeout 2_000
 
+  @command Command.Schema.schema()
+
+  @own [
+    id: [
+      type: :text,
+      default: nil,
+      shown: "its `:name`, or generated",
+      doc: "worker id, by which it is recorded"
+    ],
+    name: [type: :name, default: nil, doc: "a name for the BEAM process, as for `GenServer`"],
+    run_id_flag: [
+      type: :text,
+      default: nil,
+      doc: """
+      such as `"--run-id"`, to put flag and run id at the end of the arguments; otherwise the run id is only
+      in the environment
+      """
+    ],
+    stdio: [
+      type: {:or, [{:one_of, [:tail, :null, :inherit, :pipe]}, {:tagged, :file, :path, "path"}]},
+      default: :tail,
+      doc: """
+      `:tail` keeps the end of the output; `:null`, `:inherit`, `{:file, path}`; `:pipe` is for talking to it
+      """
+    ],
+    packet: [
+      type: {:one_of, [:raw, :line, 4]},
+      default: nil,
+      shown: "`:raw`",
+      doc:
+        "how a `:pipe` is cut into packets: `:raw`, `:line`, or `4` for a length of 4 bytes before each"
+    ],
+    max_packet: [
+      # What the length of a packet is kept in by the socket.
+      type: {:integer, 1, 0x7FFFFFFF, "bytes"},
+      default: 16_777_216,
+      shown: "16 MiB",
+      doc: "the longest line or packet of a `:pipe` in bytes; the worker ends over a longer one"
+    ],
+    answer_timeout: [
+      type: {:milliseconds, 1},
+      default: 30_000,
+      doc: """
+      how long the answer to a request may still come after its caller has given up; then the worker ends
+      """
+    ],
+    output: [
+      type:
+        {:or, [{:one_of, [:quiet, :logger]}, {:tagged, :send, :pid, "pid"}, {:function, [1]}]},
+      default: nil,
+      shown: "`:quiet`",
+      doc:
+        "who gets what it writes: `:quiet`, `:logger`, `{:send, pid}`, or a function of one argument"
+    ],
+    ready: [
+      type:
+        {:or,
+         [
+           {:one_of, [nil]},
+           {:tagged, :output, {:custom, &__MODULE__.pattern?/1, "a pattern"}, "pattern"},
+           {:tagged, :tcp, {:integer, 1, 65_535}, "port"},
+           {:tagged, :unix, :path, "path"},
+           {:one_of, [:heartbeat]},
+           {:function, [0, 1]}
+         ]},
+      default: nil,
+      shown: "when it runs",
+      doc: "when it counts as started, see below"
+    ],
+    ready_timeout: [type: {:milliseconds, 1}, default: 15_000, doc: "how long that may take"],
+    heartbeat: [
+      type: {:or, [:boolean, :keyword]},
+      default: nil,
+      shown: "as configured",
+      doc: """
+      `true`, `false`, or `:ping_interval`, `:timeout_threshold` and `:max_missed_heartbeats`, see
+      `Snakepit.HeartbeatMonitor`
+      """
+    ],
+    ping: [
+      type: {:function, [0, 1]},
+      default: nil,
+      doc: "a function that asks it for a sign of life, instead of the lifeline"
+    ],
+    on_guardian_down: [
+      type: {:one_of, [:restart, :exit]},
+      default: :restart,
+      doc: "`:restart` or `:exit`; see below"
+    ],
+    stop_order: [
+      type: {:one_of, [:together, :supervisor]},
+      default: :together,
+      doc:
+        "`:together` or `:supervisor`: when it is asked to end as its application stops, see below"
+    ],
+    # No default, as only a worker that is given one has it in every ending.
+    stop_timeout:
+      @command[:stop_timeout]
+      |> Keyword.delete(:default)
+      |> Keyword.merge(
+        shown: "#{@stop_timeout} ms",
+        doc: "how long it is given to end, see below"
+      )
+  ]
+
+  # The lifeline is the worker's own business.
+  @inherited Keyword.drop(@command, [:cmd, :lifeline | Keyword.keys(@own)])
+  {stop, others} = Keyword.split(@inherited, [:stop_signal, :kill_mode])
+  @schema Keyword.take(@command, [:cmd]) ++ @own ++ stop ++ others
+
   @derive {Inspect, only: [:id, :stdio]}
   @enforce_keys [:id, :command]
-  defstruct [
-    :id,
-    :command,
-    :name,
-    :packet,
-    :ready,
-    :heartbeat,
-    :ping,
-    :owner,
-    on_guardian_down: :restart,
-    stop_order: :together,
-    stdio: :tail,
-    output: :quiet,
-    ready_timeout: 15_000,
-    max_packet: 16_777_216,
-    answer_timeout: 30_000,
-    stop_signal: :sigterm,
-    stop_timeout: @stop_timeout,
-    tail_bytes: 65_536,
-    signal_scope: :group
-  ]
+  defstruct [:owner, :command, :tail_bytes, :signal_scope, :stop_signal] ++
+              for({key, entry} <- @own, key != :run_id_flag, do: {key, entry[:default]})
 
-  @type t :: %__MODULE__{}
+  @type t :: %__MODULE__{
+          id: String.t(),
+          command: Command.t(),
+          name: GenServer.name() | nil,
+          stdio: :tail | :null | :inherit | :pipe | {:file, Path.t()},
+          packet: :raw | :line | 4 | nil,
+          max_packet: pos_integer(),
+          answer_timeout: pos_integer(),
+          output: :quiet | :logger | {:send, pid()} | (String.t() -> term()),
+          ready:
+            nil
+            | {:output, String.t() | Regex.t()}
+            | {:tcp, :inet.port_number()}
+            | {:unix, Path.t()}
+            | :heartbeat
+            | (() -> term())
+            | (map() -> term()),
+          ready_timeout: pos_integer(),
+          stop_signal: Snakepit.Native.signal(),
+          stop_timeout: non_neg_integer(),
+          stop_order: :together | :supervisor,
+          on_guardian_down: :restart | :exit,
+          heartbeat: heartbeat() | nil,
+          ping: (() -> term()) | (map() -> term()) | nil,
+          tail_bytes: non_neg_integer(),
+          signal_scope: :group | :process,
+          owner: pid() | nil
+        }
 
-  # How each option of a worker is checked; the others are the command's.
-  @own [
-    id: {:text, nil},
-    name: {:name, nil},
-    run_id_flag: {:text, nil},
-    stdio: {:stdio, :tail},
-    packet: {{:one_of, [:raw, :line, 4]}, nil},
-    max_packet: {:max_packet, 16_777_216},
-    answer_timeout: {:pos_integer, 30_000},
-    output: {:output, nil},
-    ready: {:ready, nil},
-    ready_timeout: {:pos_integer, 15_000},
-    on_guardian_down: {{:one_of, [:restart, :exit]}, :restart},
-    stop_order: {{:one_of, [:together, :supervisor]}, :together},
-    heartbeat: {:heartbeat, nil},
-    ping: {:ping, nil}
-  ]
+  @type heartbeat :: %{
+          ping_interval: pos_integer(),
+          timeout_threshold: pos_integer(),
+          max_missed_heartbeats: pos_integer()
+        }
 
-  # Some weeks: a timer can wait for it, and for what is added to it.
-  @longest_ms 0x7FFFFFFF
-
-  # What the length of a packet is kept in by the socket.
-  @longest_packet 0x7FFFFFFF
-
-  @heartbeat_keys [:ping_interval, :timeout_threshold, :max_missed_heartbeats]
-
-  @doc false
+  @doc "Checked options. Raises `ArgumentError`."
   @spec new!(keyword()) :: t()
   def new!(opts) do
-    unless Keyword.keyword?(opts) do
-      raise ArgumentError, "expected options as a keyword list, got: #{inspect(opts)}"
-    end
-
-    {own, rest} = Keyword.split(opts, Keyword.keys(@own))
+    given = Options.validate!(opts, @schema)
     config = Config.current()
-    own = Map.new(@own, fn {key, {type, default}} -> {key, get!(own, key, type, default)} end)
-    check_command!(rest)
-    heartbeat = heartbeat(own, config.heartbeat)
-    # Before the command, which needs it for its last argument.
-    id = own.id || id(own.name)
-    output = own.output || if(config.log_output, do: :logger, else: :quiet)
+    # What is the command's alone is left out.
+    options =
+      struct(__MODULE__, given)
+      |> struct(
+        id: given.id || id(given.name),
+        command: command(given),
+        output: given.output || if(config.log_output, do: :logger, else: :quiet),
+        stop_timeout: Map.get(given, :stop_timeout, @stop_timeout),
+        heartbeat: heartbeat(given, config.heartbeat),
+        tail_bytes: config.output_tail_bytes,
+        signal_scope: if(config.process_group_kill, do: :group, else: :process)
+      )
 
-    command = command(rest, own)
+    agree!(options, given)
+  end
 
-    options = %__MODULE__{
-      id: id,
-      name: own.name,
-      command: command,
-      stdio: own.stdio,
-      packet: own.packet,
-      max_packet: own.max_packet,
-      answer_timeout: own.answer_timeout,
-      output: output,
-      ready: own.ready,
-      ready_timeout: own.ready_timeout,
-      stop_signal: command.stop_signal,
-      stop_timeout: command.stop_timeout || @stop_timeout,
-      on_guardian_down: own.on_guardian_down,
-      stop_order: own.stop_order,
-      heartbeat: heartbeat,
-      ping: own.ping,
-      tail_bytes: config.output_tail_bytes,
-      signal_scope: if(config.process_group_kill, do: :group, else: :process)
-    }
+  @doc false
+  @spec schema() :: Options.schema()
+  def schema, do: @schema
 
-    agree!(options, own)
+  @doc "How long a worker with these options, which are not checked yet, takes to end at most."
+  @spec stop_timeout(keyword()) :: non_neg_integer()
+  def stop_timeout(opts) do
+    case Keyword.get(opts, :stop_timeout, @stop_timeout) do
+      timeout when is_integer(timeout) -> timeout
+      _wrong -> @stop_timeout
+    end
   end
 
   # The log, the ledger and `Snakepit.workers/0` then say what its owner calls it.
@@ -109,6 +199,7 @@ defmodule Snakepit.Worker.Options do
   defp id(_none_or_elsewhere), do: Launch.unique_id("worker")
 
   @doc "What is to be connected: see `Snakepit.Worker.Launch`."
+  @spec plan(t()) :: Launch.plan()
   def plan(%__MODULE__{} = options) do
     %{
       id: options.id,
@@ -131,156 +222,55 @@ defmodule Snakepit.Worker.Options do
   defp socket_options(%{packet: 4, max_packet: limit}), do: [packet: 4, packet_size: limit]
   defp socket_options(_raw_or_line), do: [packet: :raw, buffer: 65_536]
 
-  defp command(rest, own) do
-    stdio = if own.stdio == :pipe, do: :null, else: own.stdio
-    command = Command.new!([stdio: stdio] ++ rest)
-
-    case own.run_id_flag do
-      nil -> command
-      flag -> %{command | cmd: command.cmd ++ [flag, Snakepit.run_id()]}
-    end
-  end
-
-  # So that an unknown option is told apart from one of the command, and both are listed.
-  defp check_command!(rest) do
-    internal = [:stdio, :lifeline]
-    known = (%Command{cmd: []} |> Map.from_struct() |> Map.keys()) -- internal
-
-    # Only a command may leave it open.
-    with {:ok, nil} <- Keyword.fetch(rest, :stop_timeout),
-         do: mismatch(:stop_timeout, "a number of milliseconds", nil)
-
-    with [key | _] <- Keyword.keys(rest) -- known do
-      known = inspect(Enum.sort(known ++ Keyword.keys(@own)))
-      raise ArgumentError, "unknown option #{inspect(key)}, expected one of #{known}"
-    end
+  defp command(given) do
+    stdio = if given.stdio == :pipe, do: :null, else: given.stdio
+    flag = if given.run_id_flag, do: [given.run_id_flag, Snakepit.run_id()], else: []
+    struct(Command, %{given | stdio: stdio, cmd: given.cmd ++ flag})
   end
 
   defp heartbeat(%{heartbeat: false}, _config), do: nil
   defp heartbeat(%{heartbeat: nil, ping: nil}, %{enabled: false}), do: nil
 
   defp heartbeat(%{heartbeat: given}, config) do
-    given = if is_list(given), do: Map.new(given), else: %{}
+    defaults = [
+      ping_interval: config.ping_interval_ms,
+      timeout_threshold: config.timeout_threshold_ms,
+      max_missed_heartbeats: config.max_missed_heartbeats
+    ]
 
-    Map.merge(
-      %{
-        ping_interval: config.ping_interval_ms,
-        timeout_threshold: config.timeout_threshold_ms,
-        max_missed_heartbeats: config.max_missed_heartbeats
-      },
-      given
-    )
+    given = if is_list(given), do: given, else: []
+    schema = Options.put_defaults(HeartbeatMonitor.schema(), defaults)
+    Options.validate!(given, schema, ":heartbeat")
   end
 
-  defp agree!(options, own) do
+  defp agree!(options, given) do
     if options.packet && options.stdio != :pipe,
-      do: mismatch(:packet, "given only with stdio: :pipe", options.packet)
+      do: Options.mismatch!(:packet, "given only with stdio: :pipe", options.packet)
 
-    if options.stdio not in [:tail, :pipe] and own.output not in [nil, :quiet],
-      do: mismatch(:stdio, ":tail or :pipe, so that there is something to :output", options.stdio)
+    if options.stdio not in [:tail, :pipe] and given.output not in [nil, :quiet] do
+      expected = ":tail or :pipe, so that there is something to :output"
+      Options.mismatch!(:stdio, expected, options.stdio)
+    end
 
-    if options.stdio not in [:tail, :pipe] and match?({:output, _}, options.ready),
-      do: mismatch(:stdio, ":tail or :pipe, so that :ready can see the output", options.stdio)
+    if options.stdio not in [:tail, :pipe] and match?({:output, _}, options.ready) do
+      expected = ":tail or :pipe, so that :ready can see the output"
+      Options.mismatch!(:stdio, expected, options.stdio)
+    end
 
     if options.ready == :heartbeat and options.heartbeat == nil,
-      do: mismatch(:ready, "something other than :heartbeat without heartbeats", :heartbeat)
+      do:
+        Options.mismatch!(
+          :ready,
+          "something other than :heartbeat without heartbeats",
+          :heartbeat
+        )
 
     if options.ping && options.heartbeat == nil,
-      do: mismatch(:heartbeat, "true or its options, as there is a :ping", false)
+      do: Options.mismatch!(:heartbeat, "true or its options, as there is a :ping", false)
 
     options
   end
 
-  defp get!(own, key, type, default) do
-    case Keyword.fetch(own, key) do
-      {:ok, value} -> check!(type, key, value)
-      :error -> default
-    end
-  end
-
-  @never_nil [:ready_timeout, :on_guardian_down, :stop_order, :max_packet, :answer_timeout]
-
-  defp check!(_type, key, nil) when key not in @never_nil, do: nil
-
-  defp check!({:one_of, choices}, key, value) do
-    if value in choices, do: value, else: mismatch(key, "one of #{inspect(choices)}", value)
-  end
-
-  defp check!(:text, key, value) do
-    cond do
-      not is_binary(value) or value == "" -> mismatch(key, "a non-empty string", value)
-      not String.valid?(value) -> mismatch(key, "text in UTF-8", value)
-      String.contains?(value, <<0>>) -> mismatch(key, "text without NUL bytes", value)
-      true -> value
-    end
-  end
-
-  defp check!(:name, _key, name) when is_atom(name), do: name
-  defp check!(:name, _key, {:global, _} = name), do: name
-  defp check!(:name, _key, {:via, module, _} = name) when is_atom(module), do: name
-  defp check!(:name, key, other), do: mismatch(key, "a name as for GenServer", other)
-
-  # What the command checks itself is left to it.
-  defp check!(:stdio, _key, value) when value in [:tail, :null, :inherit, :pipe], do: value
-  defp check!(:stdio, _key, {:file, path} = value) when is_binary(path), do: value
-
-  defp check!(:stdio, key, other),
-    do: mismatch(key, ":tail, :null, :inherit, :pipe or {:file, path}", other)
-
-  defp check!(:output, _key, value) when value in [:quiet, :logger], do: value
-  defp check!(:output, _key, {:send, pid} = value) when is_pid(pid), do: value
-  defp check!(:output, _key, fun) when is_function(fun, 1), do: fun
-
-  defp check!(:output, key, other),
-    do: mismatch(key, ":quiet, :logger, {:send, pid} or a function of one argument", other)
-
-  defp check!(:ready, _key, {:output, pattern} = ready) when is_binary(pattern) and pattern != "",
-    do: ready
-
-  defp check!(:ready, _key, {:output, %Regex{}} = ready), do: ready
-  defp check!(:ready, _key, {:tcp, port} = ready) when port in 1..65_535, do: ready
-  defp check!(:ready, _key, {:unix, path} = ready) when is_binary(path) and path != "", do: ready
-  defp check!(:ready, _key, :heartbeat), do: :heartbeat
-  defp check!(:ready, _key, fun) when is_function(fun, 0) or is_function(fun, 1), do: fun
-
-  defp check!(:ready, key, other) do
-    expected =
-      "nil, {:output, pattern}, {:tcp, port}, {:unix, path}, :heartbeat, " <>
-        "or a function of no or one argument"
-
-    mismatch(key, expected, other)
-  end
-
-  defp check!(:pos_integer, _key, value) when value in 1..@longest_ms, do: value
-
-  defp check!(:pos_integer, key, other),
-    do: mismatch(key, "a number of milliseconds from 1 to #{@longest_ms}", other)
-
-  defp check!(:max_packet, _key, value) when value in 1..@longest_packet, do: value
-
-  defp check!(:max_packet, key, other),
-    do: mismatch(key, "a number of bytes from 1 to #{@longest_packet}", other)
-
-  defp check!(:heartbeat, _key, value) when is_boolean(value), do: value
-
-  defp check!(:heartbeat, key, value) do
-    unless Keyword.keyword?(value), do: mismatch(key, "true, false or a keyword list", value)
-
-    for {name, number} <- value do
-      unless name in @heartbeat_keys,
-        do: mismatch(key, "options among #{inspect(@heartbeat_keys)}", name)
-
-      unless number in 1..@longest_ms,
-        do: mismatch(key, "numbers from 1 to #{@longest_ms}", {name, number})
-    end
-
-    value
-  end
-
-  defp check!(:ping, _key, fun) when is_function(fun, 0) or is_function(fun, 1), do: fun
-  defp check!(:ping, key, other), do: mismatch(key, "a function of no or one argument", other)
-
-  defp mismatch(key, expected, given) do
-    raise ArgumentError, "expected #{inspect(key)} to be #{expected}, got: #{inspect(given)}"
-  end
+  @doc false
+  def pattern?(pattern), do: is_struct(pattern, Regex) or (is_binary(pattern) and pattern != "")
 end

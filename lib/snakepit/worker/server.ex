@@ -182,8 +182,8 @@ defmodule Snakepit.Worker.Server do
 
   def handle_call({:stop, opts}, _from, worker) do
     options = worker.options
-    signal = opts[:signal] || options.stop_signal
-    timeout = opts[:timeout_ms] || options.stop_timeout
+    signal = opts.signal || options.stop_signal
+    timeout = opts.timeout || options.stop_timeout
     options = %{options | stop_signal: signal, stop_timeout: timeout}
     {answer, worker} = Ending.run(%{worker | options: options}, :graceful, :normal)
     {:stop, :normal, answer, worker}

@@ -25,7 +25,7 @@ defmodule Snakepit.Guardian.EndingTest do
 
     child = shell("(setsid python3 #{fixture("saves_when_asked.py")} #{saved} &) ; sleep 600")
     eventually(fn -> Guardian.output_tail(child) == {:ok, "up\n"} end)
-    assert :ok = Guardian.stop(child, timeout_ms: 10_000)
+    assert :ok = Guardian.stop(child, timeout: 10_000)
     assert File.read!(saved) == "saved\n"
   end
 
@@ -57,7 +57,7 @@ defmodule Snakepit.Guardian.EndingTest do
       for _ <- 1..5 do
         child = shell("for i in $(seq 250); do (setsid sleep 600 &); done; sleep 600")
         eventually(fn -> match?({:ok, %{adopted: 250}}, Guardian.info()) end)
-        :ok = Guardian.stop(child, timeout_ms: 0)
+        :ok = Guardian.stop(child, timeout: 0)
         File.stat!(notes).size
       end
 
@@ -72,7 +72,7 @@ defmodule Snakepit.Guardian.EndingTest do
     stubborn = stubborn(2)
     eventually(fn -> length(ProcScan.descendants(stubborn.os_pid)) == 3 end)
     tree = [stubborn.os_pid | ProcScan.descendants(stubborn.os_pid)]
-    {time, :ok} = :timer.tc(fn -> Guardian.stop(stubborn, timeout_ms: 300) end)
+    {time, :ok} = :timer.tc(fn -> Guardian.stop(stubborn, timeout: 300) end)
     assert div(time, 1000) in 300..3_000
     refute Enum.any?(tree, &ProcScan.running?/1)
     assert :ok = Guardian.stop(stubborn)
@@ -82,7 +82,7 @@ defmodule Snakepit.Guardian.EndingTest do
     child = run!(["sleep", "600"])
     :ok = Guardian.signal(child, :sigstop)
     eventually(fn -> ProcScan.stat(child.os_pid).state == "T" end)
-    {time, :ok} = :timer.tc(fn -> Guardian.stop(child, timeout_ms: 30_000) end)
+    {time, :ok} = :timer.tc(fn -> Guardian.stop(child, timeout: 30_000) end)
     assert time < 10_000_000
   end
 
@@ -101,7 +101,7 @@ defmodule Snakepit.Guardian.EndingTest do
   test "stop_all gives everyone one grace period" do
     stubborn = for _ <- 1..20, do: stubborn(0)
     polite = for _ <- 1..20, do: run!(["sleep", "600"])
-    {time, {:ok, counts}} = :timer.tc(fn -> Guardian.stop_all(timeout_ms: 500) end)
+    {time, {:ok, counts}} = :timer.tc(fn -> Guardian.stop_all(timeout: 500) end)
     # Each stubborn shell has a `sleep` below it that is as stubborn, and may end by itself once
     # that has been killed.
     # Who is reaped by its own parent, in the last moment of that one, is not counted.
@@ -135,7 +135,7 @@ defmodule Snakepit.Guardian.EndingTest do
     # It ends with its standard input, so that is held open by one that is not asked to end.
     child = shell("setsid sleep 600 | python3 #{fixture("fork_bomb.py")}", opts)
     eventually(fn -> length(ProcScan.of_user(uid)) > 150 end)
-    assert :ok = Guardian.stop(child, timeout_ms: 50)
+    assert :ok = Guardian.stop(child, timeout: 50)
     assert ProcScan.of_user(uid) == []
   end
 end

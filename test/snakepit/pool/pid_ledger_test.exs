@@ -45,12 +45,12 @@ defmodule Snakepit.Pool.PIDLedgerTest do
           color: "red",
           color: nil
         ] do
-      assert_raise ArgumentError, ~r/no field of a worker's record/, fn ->
+      assert_raise ArgumentError, ~r/a worker's record: /, fn ->
         PIDLedger.register_process("w", [field])
       end
     end
 
-    assert_raise ArgumentError, ~r/worker id/, fn -> PIDLedger.register_process(<<255>>) end
+    assert_raise ArgumentError, ~r/:worker_id/, fn -> PIDLedger.register_process(<<255>>) end
     assert PIDLedger.all() == []
     :ok = PIDLedger.register_process("w", os_pid: nil, pgid: 5, spawned_at: 1, command: ["a"])
     assert [%{os_pid: nil, pgid: 5, spawned_at: 1, command: ["a"]}] = PIDLedger.all()

@@ -56,7 +56,7 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
 
   test "ids are strings that go into an environment" do
     for id <- ["", "a\0b", <<255>>, :atom, nil, 1] do
-      assert_raise ArgumentError, ~r/worker id/, fn -> ProcessRegistry.reserve_worker(id) end
+      assert_raise ArgumentError, ~r/:worker_id/, fn -> ProcessRegistry.reserve_worker(id) end
     end
   end
 
