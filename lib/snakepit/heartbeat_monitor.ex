@@ -56,7 +56,8 @@ defmodule Snakepit.HeartbeatMonitor do
   after `ping_interval`. It runs in a process of its own, and may hang.
   """
 
-  alias Snakepit.HeartbeatMonitor.Server
+  alias Snakepit.HeartbeatMonitor.{Health, Server}
+  alias Snakepit.Run
 
   @defaults [
     worker: nil,
@@ -85,9 +86,11 @@ defmodule Snakepit.HeartbeatMonitor do
   @spec start_link(keyword()) :: GenServer.on_start()
   def start_link(opts) do
     opts = check!(Keyword.validate!(opts, @defaults))
+    # Raises if Snakepit is not started: nobody would ping.
+    Run.current!()
 
     with {:ok, monitor} <- GenServer.start_link(Server, Map.new(opts)) do
-      # Order: it must own the socket before it reads, so that it is closed with it.
+      # Order: it must own the socket before it has it pinged, so that the socket is closed with it.
       if opts[:socket],
         do: :ok = :socket.setopt(opts[:socket], {:otp, :controlling_process}, monitor)
 
@@ -96,12 +99,8 @@ defmodule Snakepit.HeartbeatMonitor do
     end
   end
 
-  @doc """
-  How the worker is: `:status` (`:healthy`, `:unhealthy` after a miss, `:unknown` before the first
-  pong), `:missed_heartbeats`, `:pings_sent`, `:pongs_received`, `:last_pong_ms_ago` and
-  `:last_latency_ms`.
-  """
-  @spec get_health_status(GenServer.server()) :: map()
+  @doc "Returns how the worker's process answers."
+  @spec get_health_status(GenServer.server()) :: Health.t()
   def get_health_status(monitor), do: GenServer.call(monitor, :health)
 
   @doc "Sends a ping now, unless one is in flight."

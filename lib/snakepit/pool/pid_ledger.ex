@@ -16,7 +16,7 @@ defmodule Snakepit.Pool.PIDLedger do
 
   require Logger
 
-  alias Snakepit.{Config, DataDir, Error, History, Native, Pulse, Reaper, Run, RunState}
+  alias Snakepit.{AlignedTimer, Config, DataDir, Error, History, Native, Reaper, Run, RunState}
   alias Snakepit.Ledger.{Journal, Table}
   alias Snakepit.Pool.ProcessRegistry
 
@@ -307,7 +307,7 @@ defmodule Snakepit.Pool.PIDLedger do
   defp failed(state, _error), do: state
 
   defp schedule(state) do
-    Process.send_after(self(), :carry, Pulse.next(@carry_interval_ms), abs: true)
+    Process.send_after(self(), :carry, AlignedTimer.next(@carry_interval_ms), abs: true)
     state
   end
 
