@@ -30,7 +30,7 @@ defmodule Snakepit.HeartbeatMonitor do
       PONG:<ts>:<now>\\n
 
   With that time, the latency is known whenever the pong is looked at, which need not be before the next
-  ping. A process that gives none, or not this machine's, may answer with anything in its place; its
+  ping. A process that has none, or not this machine's, may answer with anything in its place; its
   pongs are looked for a moment after each ping, which costs the BEAM more.
 
   When the socket is closed, the BEAM is gone, and the process should go too. All of it in Python:
@@ -51,9 +51,16 @@ defmodule Snakepit.HeartbeatMonitor do
 
   ## Other transports
 
-  With the worker's option `:ping`, a function takes the place of ping and pong: what gives `true`,
-  `:ok` or `{:ok, _}` is a sign of life, anything else, or an exception, is none and is tried again
+  With the worker's option `:ping`, a function takes the place of ping and pong: `true`, `:ok` and
+  `{:ok, _}` are signs of life. Anything else, or an exception, is none, and the function is called again
   after `ping_interval`. It runs in a process of its own, and may hang.
+
+  ## One process for all pings
+
+  Monitors do not ping by themselves: one process does it for all of them, which costs a fraction of the
+  processor time. If it dies, another one takes its place, pings all workers, and counts nothing as missed.
+  Handlers of the heartbeat events of `Snakepit.Telemetry` run in that process, so a handler that blocks
+  holds up all heartbeats.
   """
 
   alias Snakepit.HeartbeatMonitor.{Health, Server}

@@ -118,9 +118,14 @@ defmodule Snakepit.HeartbeatMonitor.Poller do
     Process.monitor(target.monitor)
     target = decide(%{target | rest: ""}, &FailureDetector.ping(&1, clock()))
     put(target)
-    sockets = if target.socket, do: %{target.socket => target.monitor}, else: %{}
-    schedule(%{state | sockets: Map.merge(state.sockets, sockets)}, target)
+    state |> remember_socket(target) |> schedule(target)
   end
+
+  # For the messages that say that something has arrived.
+  defp remember_socket(state, %{socket: nil}), do: state
+
+  defp remember_socket(state, target),
+    do: put_in(state.sockets[target.socket], target.monitor)
 
   defp tick(monitor, state) do
     # Order: a pong may be there that nobody has looked at yet.

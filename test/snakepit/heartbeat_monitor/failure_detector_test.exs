@@ -92,8 +92,8 @@ defmodule Snakepit.HeartbeatMonitor.FailureDetectorTest do
     end
 
     test "a short interval has narrower multiples: a twentieth of it" do
-      detector = pinged(answering(ping_interval: 400), 417)
-      assert due(detector) == 800
+      detector = pinged(answering(ping_interval: 400), 437)
+      assert due(detector) == 820
     end
 
     test "one that does not say when, or by another clock: after a moment" do
@@ -131,10 +131,13 @@ defmodule Snakepit.HeartbeatMonitor.FailureDetectorTest do
   end
 
   test "the clocks of the process and of the BEAM may differ by a millisecond that has just begun" do
-    {_detector, actions} = new() |> pinged(0) |> pong(0, 4, 3)
-    assert actions == [{:pong, 3}, :first_pong]
-    {detector, _actions} = new() |> pinged(0) |> pong(0, 5, 3)
-    refute detector.tells_time?
+    for {answered, next_look} <- [{4, 4_000}, {5, 2_003}] do
+      {detector, actions} = new() |> pinged(0) |> pong(0, answered, 3)
+      assert actions == [{:pong, 3}, :first_pong]
+      # Only one that says when it answered can wait for the next ping.
+      {detector, [{:ping, _}]} = tick(detector, 2_000)
+      assert due(detector) == next_look
+    end
   end
 
   describe "a miss" do

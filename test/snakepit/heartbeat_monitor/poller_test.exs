@@ -92,6 +92,15 @@ defmodule Snakepit.HeartbeatMonitor.PollerTest do
     assert %{pongs_received: 1, status: :healthy} = health(monitor)
   end
 
+  test "a pong behind much else is found, without anybody asking" do
+    {monitor, theirs} = start_with_lifeline()
+    timestamp = await_ping(theirs)
+    flood = :binary.copy("x", 1_000_000)
+    assert :socket.send(theirs, [flood, "\nPONG:#{timestamp}:#{timestamp}\n"], 5_000) == :ok
+    assert_receive {HeartbeatMonitor, ^monitor, :first_pong}, 5_000
+    assert %{pongs_received: 1} = health(monitor)
+  end
+
   test "a worker without pongs gets an exit signal from its monitor, and the lifeline is closed" do
     {monitor, theirs} = start_with_lifeline(timeout_threshold: 50, max_missed_heartbeats: 2)
     ref = Process.monitor(monitor)
@@ -105,6 +114,27 @@ defmodule Snakepit.HeartbeatMonitor.PollerTest do
     {monitor, theirs} = start_with_lifeline(ping_interval: 20)
     for _ <- 1..10, do: answer(theirs, await_ping(theirs))
     eventually(fn -> health(monitor).pongs_received == 10 end)
+  end
+
+  test "a monitor that has ended is forgotten, whatever was due" do
+    poller = Process.monitor(Poller)
+    {other, other_end} = start_with_lifeline()
+    await_ping(other_end)
+    watched = :ets.info(Poller, :size)
+    threshold = 100
+
+    {monitor, theirs} = start_with_lifeline(timeout_threshold: threshold)
+    answer(theirs, await_ping(theirs))
+    assert_receive {HeartbeatMonitor, ^monitor, :first_pong}, 5_000
+    pinged_by = now()
+    Process.exit(monitor, :shutdown)
+    await_closed(theirs)
+    eventually(fn -> :ets.info(Poller, :size) == watched end)
+
+    # Beyond the time at which the pong would have been missed.
+    eventually(fn -> now() > pinged_by + threshold end)
+    assert %{pings_sent: 1} = health(other)
+    refute_received {:DOWN, ^poller, :process, _pid, _reason}
   end
 
   describe "the lifeline is closed" do
@@ -179,8 +209,8 @@ defmodule Snakepit.HeartbeatMonitor.PollerTest do
 
     test "what it had read of a line does not spoil the next pong" do
       {monitor, theirs} = start_with_lifeline()
-      timestamp = await_ping(theirs)
-      :ok = :socket.send(theirs, "PONG:#{timestamp}:")
+      await_ping(theirs)
+      :ok = :socket.send(theirs, "the beginning of a line")
       assert %{pongs_received: 0} = health(monitor)
       kill_poller()
       answer(theirs, await_ping(theirs))
@@ -199,6 +229,20 @@ defmodule Snakepit.HeartbeatMonitor.PollerTest do
       answer(theirs, await_ping(theirs))
       assert_receive {HeartbeatMonitor, ^monitor, :first_pong}, 5_000
       assert %{pings_sent: 1, pongs_received: 1} = health(monitor)
+    end
+
+    test "a monitor that the next one has found in its table is not pinged twice" do
+      {monitor, theirs} = start_with_lifeline()
+      await_ping(theirs)
+      poller = Process.monitor(Poller)
+      # As it comes from a monitor that starts at the same time as the poller.
+      GenServer.cast(Poller, {:watch, monitor})
+      assert %{pings_sent: 1} = health(monitor)
+      Process.exit(monitor, :shutdown)
+      await_closed(theirs)
+      {other, _other_end} = start_with_lifeline()
+      assert %{pings_sent: 1} = health(other)
+      refute_received {:DOWN, ^poller, :process, _pid, _reason}
     end
 
     test "one that ends before the next one is forgotten, and others are pinged" do
