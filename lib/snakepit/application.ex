@@ -5,7 +5,7 @@ defmodule Snakepit.Application do
 
   require Logger
 
-  alias Snakepit.HeartbeatMonitor.Rounds
+  alias Snakepit.HeartbeatMonitor.Poller
 
   alias Snakepit.{
     Accounts,
@@ -41,6 +41,8 @@ defmodule Snakepit.Application do
     Config.keep(config)
     run = Run.create!(config)
     RunState.start()
+    # Here: this process lives as long as the application.
+    Poller.create_table()
 
     with {:error, _reason} = error <- start_tree(run, config) do
       # Half a start is none.
@@ -60,7 +62,7 @@ defmodule Snakepit.Application do
       ApplicationCleanup,
       # Last: nobody needs them, so nobody is taken along.
       Auditor,
-      Rounds,
+      Poller,
       Accounts
     ]
 

@@ -1,6 +1,6 @@
 defmodule Snakepit.HeartbeatMonitor do
-  alias Snakepit.HeartbeatMonitor.Server
-  alias Snakepit.Options
+  alias Snakepit.HeartbeatMonitor.{Health, Server}
+  alias Snakepit.{Options, Run}
 
   @schema [
     ping_interval: [
@@ -72,7 +72,7 @@ defmodule Snakepit.HeartbeatMonitor do
       PONG:<ts>:<now>\\n
 
   With that time, the latency is known whenever the pong is looked at, which need not be before the next
-  ping. A process that gives none, or not this machine's, may answer with anything in its place; its
+  ping. A process that has none, or not this machine's, may answer with anything in its place; its
   pongs are looked for a moment after each ping, which costs the BEAM more.
 
   When the socket is closed, the BEAM is gone, and the process should go too. All of it in Python:
@@ -93,9 +93,16 @@ defmodule Snakepit.HeartbeatMonitor do
 
   ## Other transports
 
-  With the worker's option `:ping`, a function takes the place of ping and pong: what gives `true`,
-  `:ok` or `{:ok, _}` is a sign of life, anything else, or an exception, is none and is tried again
+  With the worker's option `:ping`, a function takes the place of ping and pong: `true`, `:ok` and
+  `{:ok, _}` are signs of life. Anything else, or an exception, is none, and the function is called again
   after `ping_interval`. It runs in a process of its own, and may hang.
+
+  ## One process for all pings
+
+  Monitors do not ping by themselves: one process does it for all of them, which costs a fraction of the
+  processor time. If it dies, another one takes its place, pings all workers, and counts nothing as missed.
+  Handlers of the heartbeat events of `Snakepit.Telemetry` run in that process, so a handler that blocks
+  holds up all heartbeats.
   """
 
   @doc "For a supervisor, with the options of `start_link/1`."
@@ -116,12 +123,14 @@ defmodule Snakepit.HeartbeatMonitor do
   @spec start_link(keyword()) :: GenServer.on_start()
   def start_link(opts) do
     opts = Options.validate!(opts, @start ++ @schema)
+    # Raises if Snakepit is not started: nobody would ping.
+    Run.current!()
 
     # A lifeline may be given as nothing where there is a `:ping`, and the other way round.
     if opts.socket == nil, do: Options.check!(opts.ping, {:function, [0, 1]}, :ping)
 
     with {:ok, monitor} <- GenServer.start_link(Server, opts) do
-      # Order: it must own the socket before it reads, so that it is closed with it.
+      # Order: it must own the socket before it has it pinged, so that the socket is closed with it.
       if opts.socket,
         do: :ok = :socket.setopt(opts.socket, {:otp, :controlling_process}, monitor)
 
@@ -130,12 +139,8 @@ defmodule Snakepit.HeartbeatMonitor do
     end
   end
 
-  @doc """
-  How the worker is: `:status` (`:healthy`, `:unhealthy` after a miss, `:unknown` before the first
-  pong), `:missed_heartbeats`, `:pings_sent`, `:pongs_received`, `:last_pong_ms_ago` and
-  `:last_latency_ms`.
-  """
-  @spec get_health_status(GenServer.server()) :: map()
+  @doc "Returns how the worker's process answers."
+  @spec get_health_status(GenServer.server()) :: Health.t()
   def get_health_status(monitor), do: GenServer.call(monitor, :health)
 
   @doc "Sends a ping now, unless one is in flight."

@@ -2,7 +2,7 @@ defmodule Snakepit.HeartbeatMonitorTest do
   use Snakepit.Test.WorkerCase, async: false
 
   alias Snakepit.HeartbeatMonitor
-  alias Snakepit.HeartbeatMonitor.Rounds
+  alias Snakepit.HeartbeatMonitor.{Health, Poller}
   alias Snakepit.Test.Beam
 
   @python System.find_executable("python3")
@@ -22,85 +22,52 @@ defmodule Snakepit.HeartbeatMonitorTest do
     worker = start([], ping_interval: 50)
     eventually(fn -> health(worker).pongs_received >= 10 end)
     assert now() - begun >= 400
-    assert %{status: :healthy, missed_heartbeats: 0, last_latency_ms: ms} = health(worker)
+    assert %Health{status: :healthy, missed_heartbeats: 0, last_latency_ms: ms} = health(worker)
     assert ms < 1_000
     assert (health(worker).pings_sent - health(worker).pongs_received) in [0, 1]
   end
 
-  # Without asking for the health, which would have it look.
-  defp monitor(worker), do: :sys.get_state(worker).monitor
-  defp visits, do: Enum.concat(Map.values(:sys.get_state(Rounds).times))
-
-  defp visit(worker) do
-    monitor = monitor(worker)
-    Enum.find(visits(), &(&1.monitor == monitor))
+  test "a process with another clock answers as well, and its latency is measured" do
+    worker = start(["clock", 3_600_000], ping_interval: 50)
+    eventually(fn -> health(worker).pongs_received >= 5 end)
+    assert %{status: :healthy, missed_heartbeats: 0, last_latency_ms: ms} = health(worker)
+    assert ms in 0..1_000
   end
 
-  test "a process that says when it answered is asked with others, at the next ping" do
-    worker = start(["slow", 20], ping_interval: 1_000)
-    eventually(fn -> match?(%{pings: 3}, visit(worker)) end)
-    visit = visit(worker)
-    # That of the ping before: otherwise it is the interval.
-    assert visit.last_latency in 20..900
-    assert visit.pongs == 2
-    eventually(fn -> health(worker).pongs_received == 3 end)
-    # Asked for, it is back with its own, until the next ping.
-    assert visit(worker) == nil
-    assert %{pings_sent: 3, pongs_received: 3, status: :healthy} = health(worker)
-    eventually(fn -> match?(%{pings: 4}, visit(worker)) end)
+  test "a process that takes its time says so" do
+    worker = start(["slow", 20], ping_interval: 100)
+    eventually(fn -> health(worker).pongs_received >= 3 end)
+    assert health(worker).last_latency_ms in 20..1_000
   end
 
-  test "a process with another clock is looked at for its latency" do
-    worker = start(["clock", 3_600_000], ping_interval: 1_000)
-    eventually(fn -> :sys.get_state(monitor(worker)).pings >= 3 end)
-    state = :sys.get_state(monitor(worker))
-    refute state.tells_time?
-    assert state.last_latency < 900
-    assert %{status: :healthy} = health(worker)
-    assert visit(worker) == nil
-  end
-
-  test "who is asked with others is not lost when the one who asks is" do
+  test "the death of the poller costs no process its life" do
     worker = start([], ping_interval: 50)
-    eventually(fn -> visit(worker) end)
-    before = health(worker).pongs_received
+    os_pid = Worker.os_pid!(worker)
 
     for _ <- 1..3 do
-      eventually(fn -> visit(worker) end)
-      rounds = Process.whereis(Rounds)
-      Process.exit(rounds, :kill)
-      eventually(fn -> Process.whereis(Rounds) not in [nil, rounds] end)
-      # By the next one.
-      eventually(fn -> visit(worker) end)
-    end
-
-    # In the time in which there is nobody, too.
-    :ok = Supervisor.terminate_child(Snakepit.Supervisor, Rounds)
-
-    try do
-      eventually(fn -> health(worker).pongs_received > before + 5 end)
-    after
-      {:ok, _pid} = Supervisor.restart_child(Snakepit.Supervisor, Rounds)
+      before = health(worker).pongs_received
+      poller = Process.whereis(Poller)
+      down = Process.monitor(poller)
+      Process.exit(poller, :kill)
+      assert_receive {:DOWN, ^down, :process, ^poller, :killed}, 5_000
+      eventually(fn -> health(worker).pongs_received > before + 3 end)
     end
 
     assert %{status: :healthy, missed_heartbeats: 0} = health(worker)
-    kill(Worker.os_pid!(worker), "KILL")
-    assert await_down(worker) == {:exit_signal, :sigkill}
-    eventually(fn -> visits() == [] end)
+    assert Worker.os_pid!(worker) == os_pid
+    down = Process.monitor(worker)
+    kill(os_pid, "KILL")
+    assert_receive {:DOWN, ^down, :process, ^worker, {:exit_signal, :sigkill}}, 10_000
   end
 
-  test "one that stops answering while it is asked with others goes back, and is found" do
+  test "one that stops answering is found" do
     heartbeat = [ping_interval: 50, timeout_threshold: 200, max_missed_heartbeats: 2]
     worker = start(["stuck", 10], heartbeat)
-    %{monitor: monitor} = eventually(fn -> visit(worker) end)
     assert await_down(worker) == :heartbeat_timeout
-    # Others, of tests before this one, may be there until it is their turn.
-    refute Enum.find(visits(), &(&1.monitor == monitor))
   end
 
-  test "one that is slower than the interval goes back and forth" do
+  test "one that is slower than the interval is healthy" do
     worker = start(["slow", 80], ping_interval: 50, timeout_threshold: 1_000)
-    eventually(fn -> visit(worker) end)
     eventually(fn -> health(worker).pongs_received >= 20 end, 10_000)
     assert %{status: :healthy, missed_heartbeats: 0} = health(worker)
   end
@@ -117,8 +84,9 @@ defmodule Snakepit.HeartbeatMonitorTest do
 
     os_pid = Worker.os_pid!(worker)
     begun = now()
+    down = Process.monitor(worker)
     kill(os_pid, "STOP")
-    assert await_down(worker) == :heartbeat_timeout
+    assert_receive {:DOWN, ^down, :process, ^worker, :heartbeat_timeout}, 10_000
     took = now() - begun
     refute ProcScan.running?(os_pid)
     assert took >= threshold * misses - interval
@@ -170,14 +138,6 @@ defmodule Snakepit.HeartbeatMonitorTest do
     worker = start(["chatty"], ping_interval: 20)
     eventually(fn -> health(worker).pongs_received >= 50 end, 10_000)
     assert health(worker).status == :healthy
-  end
-
-  test "force_ping does not wait for the interval" do
-    worker = start([], ping_interval: 60_000)
-    before = health(worker).pings_sent
-    %{monitor: monitor} = :sys.get_state(worker)
-    assert HeartbeatMonitor.force_ping(monitor) == :ok
-    eventually(fn -> health(worker).pongs_received == before + 1 end)
   end
 
   test "no pong at all: not ready in time, or missed if nobody waits for it" do
@@ -321,7 +281,8 @@ defmodule Snakepit.HeartbeatMonitorTest do
   end
 
   test "beside a worker of one's own: it gets an exit signal in the end" do
-    worker = spawn(fn -> Process.sleep(:infinity) end)
+    worker = spawn(fn -> receive(do: (:never -> :ok)) end)
+    down = Process.monitor(worker)
 
     {:ok, _monitor} =
       HeartbeatMonitor.start_link(
@@ -333,7 +294,7 @@ defmodule Snakepit.HeartbeatMonitorTest do
         max_missed_heartbeats: 2
       )
 
-    assert await_down(worker) == :heartbeat_timeout
+    assert_receive {:DOWN, ^down, :process, ^worker, :heartbeat_timeout}, 10_000
 
     for opts <- [[], [worker: self()], [worker: self(), ping: fn -> true end, ping_interval: 0]] do
       assert_raise ArgumentError, fn -> HeartbeatMonitor.start_link(opts) end

@@ -10,7 +10,7 @@ defmodule Snakepit.Guardian.Watch do
 
   require Logger
 
-  alias Snakepit.{Native, OSProcess, Pulse, Telemetry}
+  alias Snakepit.{AlignedTimer, Native, OSProcess, Telemetry}
   alias Snakepit.Guardian.Line
 
   @interval_ms 2_000
@@ -68,7 +68,7 @@ defmodule Snakepit.Guardian.Watch do
     receive do
       {:DOWN, ^server, :process, _pid, _reason} -> :ok
     after
-      max(Pulse.next(state.interval_ms) - System.monotonic_time(:millisecond), 1) ->
+      max(AlignedTimer.next(state.interval_ms) - System.monotonic_time(:millisecond), 1) ->
         state |> look() |> loop()
     end
   end

@@ -3,33 +3,28 @@ defmodule Snakepit.HeartbeatMonitor.Lifeline do
 
   # The lines that go over a lifeline, as `Snakepit.HeartbeatMonitor` describes them.
 
-  alias Snakepit.Pulse
-
   # A longer line is no pong.
   @max_line 1_024
 
-  # No clock shows that many milliseconds.
-  @too_late 1_000_000_000_000_000
-
   @doc "Sends a ping, without waiting: to a process that reads nothing, another is not worth it."
   def ping(socket, timestamp),
-    do: :socket.send(socket, <<"PING:", timestamp::binary, ?\n>>, [], 0)
+    do: :socket.send(socket, ["PING:", Integer.to_string(timestamp), ?\n], [], 0)
 
   @doc """
-  When the next ping is due: at a time that others have too, up to a twentieth of the interval early,
-  so that a thousand wake the BEAM a few times per second.
-  """
-  def next_ping(pinged_at, interval, grid), do: Pulse.at_or_before(pinged_at + interval, grid)
+  Reads once what has arrived, without waiting; `rest` is the beginning of a line that was read before.
 
-  @doc "What has arrived, without waiting and without being told later. A closed one has nothing."
-  @spec receive_now(:socket.socket()) :: {:ok, binary()} | :nothing
-  def receive_now(socket) do
+  When there is nothing, the caller gets a message `{:"$socket", socket, :select, _}` when there is. A
+  lifeline that the process has closed stays silent: if the process has ended its worker knows better, and
+  if not, its pongs are missing.
+  """
+  @spec read(:socket.socket(), binary()) :: {:ok, [pong()], rest :: binary()} | :nothing
+  def read(socket, rest) do
     case :socket.recv(socket, 0, [], :nowait) do
       {:ok, data} ->
-        {:ok, data}
+        {pongs, rest} = pongs(rest <> data)
+        {:ok, pongs, rest}
 
-      {:select, info} ->
-        :socket.cancel(socket, info)
+      {:select, _info} ->
         :nothing
 
       {:error, _closed} ->
@@ -37,8 +32,11 @@ defmodule Snakepit.HeartbeatMonitor.Lifeline do
     end
   end
 
-  @typedoc "The timestamp of a ping, as text, and how many milliseconds later it was answered."
-  @type pong :: {binary(), integer() | nil}
+  @typedoc """
+  The timestamp of the ping, and when the process says that it answered. Either is `nil` if it is no number:
+  the line is a sign of life all the same.
+  """
+  @type pong :: {integer() | nil, integer() | nil}
 
   @doc "All pongs in what has arrived, and the beginning of the next line."
   @spec pongs(binary()) :: {[pong()], binary()}
@@ -48,51 +46,18 @@ defmodule Snakepit.HeartbeatMonitor.Lifeline do
     {for("PONG:" <> answer <- Enum.reverse(lines), do: pong(answer)), rest}
   end
 
-  @doc """
-  When the process says that it answered, if what has arrived is its pong to that ping and nothing else.
-  As `pongs/1`, for the everyday, in a fraction of the time.
-  """
-  @spec only_pong(binary(), binary()) :: {:ok, non_neg_integer()} | :other
-  def only_pong(data, timestamp) do
-    head = <<"PONG:", timestamp::binary, ?:>>
-    size = byte_size(head)
-
-    if :binary.longest_common_prefix([data, head]) == size,
-      do: data |> binary_part(size, byte_size(data) - size) |> time(),
-      else: :other
+  defp pong(answer) do
+    case Integer.parse(answer) do
+      {timestamp, ":" <> now} -> {timestamp, time(now)}
+      {timestamp, ""} -> {timestamp, nil}
+      _no_timestamp -> {nil, nil}
+    end
   end
 
-  defp time(<<digit, rest::binary>>) when digit in ?0..?9, do: number(rest, digit - ?0)
-  defp time(_no_time), do: :other
-
-  defp number(<<digit, rest::binary>>, number) when digit in ?0..?9 and number < @too_late,
-    do: number(rest, 10 * number + digit - ?0)
-
-  defp number("\n", number), do: {:ok, number}
-  defp number(_rest, _number), do: :other
-
-  @doc """
-  How long a pong took: `{:told, ms}` by the process's own clock, `elapsed` milliseconds having passed
-  here since the ping, or `{:measured, ms}` if that cannot be.
-  """
-  @spec latency(integer() | nil, non_neg_integer()) :: {:told | :measured, non_neg_integer()}
-  # The last millisecond may have begun for one and not for the other.
-  def latency(after_ms, elapsed)
-      when is_integer(after_ms) and after_ms >= 0 and after_ms <= elapsed + 1,
-      do: {:told, min(after_ms, elapsed)}
-
-  def latency(_after_ms, elapsed), do: {:measured, elapsed}
-
-  # Whatever it is, it is a sign of life. That its times are none is another matter.
-  defp pong(answer) do
-    [timestamp | rest] = :binary.split(answer, ":")
-
-    with [now] <- rest,
-         {answered, _rest} <- Integer.parse(now),
-         {asked, ""} <- Integer.parse(timestamp) do
-      {timestamp, answered - asked}
-    else
-      _no_time -> {timestamp, nil}
+  defp time(now) do
+    case Integer.parse(now) do
+      {answered_at, _rest} -> answered_at
+      :error -> nil
     end
   end
 end

@@ -2,17 +2,17 @@ defmodule Snakepit.HeartbeatMonitor.Pinger do
   @moduledoc false
 
   # Calls a worker's `:ping` function, which may raise or hang, in a process of its own. Whoever has
-  # started it hears `{Snakepit.HeartbeatMonitor.Pinger, pinger, alive?}` for each time that it asks.
+  # started it gets `{Snakepit.HeartbeatMonitor.Pinger, pinger, timestamp, alive?}` for each `ask/2`.
 
-  @doc "Starts one, linked: it ends with who asks."
+  @doc "Starts one, linked to the caller."
   @spec start_link((() -> term()) | (map() -> term()), map()) :: pid()
   def start_link(ping, info) do
-    asker = self()
-    spawn_link(fn -> loop(asker, ping, info) end)
+    monitor = self()
+    spawn_link(fn -> loop(monitor, ping, info) end)
   end
 
-  @doc "Asks for a sign of life."
-  def ask(pinger), do: send(pinger, :ping)
+  @doc "Has it call the function."
+  def ask(pinger, timestamp), do: send(pinger, {:ping, timestamp})
 
   @doc "Ends one, wherever its function hangs."
   def kill(pinger) do
@@ -20,10 +20,10 @@ defmodule Snakepit.HeartbeatMonitor.Pinger do
     Process.exit(pinger, :kill)
   end
 
-  defp loop(asker, ping, info) do
-    receive(do: (:ping -> :ok))
-    send(asker, {__MODULE__, self(), alive?(ping, info)})
-    loop(asker, ping, info)
+  defp loop(monitor, ping, info) do
+    timestamp = receive(do: ({:ping, timestamp} -> timestamp))
+    send(monitor, {__MODULE__, self(), timestamp, alive?(ping, info)})
+    loop(monitor, ping, info)
   end
 
   defp alive?(ping, info) do

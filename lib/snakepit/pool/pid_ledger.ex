@@ -16,7 +16,8 @@ defmodule Snakepit.Pool.PIDLedger do
 
   require Logger
 
-  alias Snakepit.{Config, DataDir, Error, History, Native, Options, Pulse, Reaper, Run, RunState}
+  alias Snakepit.{AlignedTimer, Config, DataDir, Error, History, Native, Options}
+  alias Snakepit.{Reaper, Run, RunState}
   alias Snakepit.Ledger.{Journal, Table}
 
   @checkpoint_interval_ms 1_000
@@ -327,7 +328,7 @@ defmodule Snakepit.Pool.PIDLedger do
   defp failed(state, _error), do: state
 
   defp schedule(state) do
-    Process.send_after(self(), :checkpoint, Pulse.next(@checkpoint_interval_ms), abs: true)
+    Process.send_after(self(), :checkpoint, AlignedTimer.next(@checkpoint_interval_ms), abs: true)
     state
   end
 

@@ -8,7 +8,7 @@ defmodule Snakepit.Pool.ProcessRegistry.Server do
 
   require Logger
 
-  alias Snakepit.{Config, Native, Pulse}
+  alias Snakepit.{AlignedTimer, Config, Native}
   alias Snakepit.Pool.{PIDLedger, ProcessRegistry}
   alias Snakepit.Pool.ProcessRegistry.Table
 
@@ -204,7 +204,7 @@ defmodule Snakepit.Pool.ProcessRegistry.Server do
   defp schedule_sweep, do: schedule(:sweep, @sweep_interval_ms)
 
   defp schedule(message, interval_ms),
-    do: Process.send_after(self(), message, Pulse.next(interval_ms), abs: true)
+    do: Process.send_after(self(), message, AlignedTimer.next(interval_ms), abs: true)
 
   defp now, do: System.monotonic_time(:millisecond)
 end

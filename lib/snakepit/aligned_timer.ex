@@ -1,10 +1,12 @@
-defmodule Snakepit.Pulse do
+defmodule Snakepit.AlignedTimer do
   @moduledoc false
 
-  # When to do what is done again and again: everybody at the same times. To wake the BEAM costs more
-  # than most of it does.
+  # Times for periodic work, aligned so that everybody who works with the same period, or a multiple of it,
+  # does so at the same time. To wake the BEAM costs more than most of that work.
+  #
+  # All times are milliseconds of monotonic time.
 
-  @doc "The next multiple of `interval_ms` of the clock that nobody sets, in milliseconds."
+  @doc "The next multiple of `interval_ms`."
   @spec next(pos_integer()) :: integer()
   def next(interval_ms),
     do: at_or_before(System.monotonic_time(:millisecond) + interval_ms, interval_ms)
