@@ -2,6 +2,8 @@ defmodule Snakepit.CleanupScopeTest do
   # What is started while everything is ended is not ended.
   use Snakepit.Test.WorkerCase, async: false
 
+  @moduletag :long
+
   # Keeps everybody waiting who waits for its end, and says that it was asked.
   defp slow(path) do
     script = "trap ': > #{path}; sleep 1; exit 1' TERM; echo up; while :; do sleep 0.02; done"

@@ -49,7 +49,7 @@ defmodule Snakepit.PoolTest do
     assert {:error, %Error{reason: :timeout}} = Pool.await_ready(pool, 50)
     # Nor does it hold up the end.
     {us, :ok} = :timer.tc(fn -> GenServer.stop(pool) end)
-    assert us < 5_000_000
+    assert us < 30_000_000
   end
 
   test "callers wait in order, and time out with a reason" do
@@ -122,8 +122,7 @@ defmodule Snakepit.PoolTest do
 
     assert {:error, %Error{reason: :worker_down} = error} =
              Pool.with_worker(pool, fn worker ->
-               kill(Worker.os_pid!(worker))
-               await_down(worker)
+               end_by(worker, fn -> kill(Worker.os_pid!(worker)) end)
                Worker.os_pid!(worker)
              end)
 
@@ -133,6 +132,9 @@ defmodule Snakepit.PoolTest do
   end
 
   test "a program that cannot start does not burn the processor, and says why" do
+    # Order: before the first attempt.
+    begun = System.monotonic_time(:millisecond)
+
     pool =
       start(
         size: 2,
@@ -146,9 +148,8 @@ defmodule Snakepit.PoolTest do
     assert two.restarts > 0
 
     # 0, 100, 200, 400 ms: the fifth attempt of each is at least 700 ms away from the first.
-    begun = System.monotonic_time(:millisecond)
     eventually(fn -> Enum.all?(Pool.list_workers(pool), &(&1.restarts >= 5)) end)
-    assert System.monotonic_time(:millisecond) - begun > 600
+    assert System.monotonic_time(:millisecond) - begun >= 700
 
     absent = start(size: 1, worker: [cmd: ["no-such-program-anywhere"]])
     assert %{workers: [%{last_error: %Error{reason: :enoent}}]} = Pool.info(absent)
@@ -215,8 +216,8 @@ defmodule Snakepit.PoolTest do
 
     true =
       Pool.with_worker(pool, fn worker ->
-        assert Pool.restart_worker(pool, worker, force: true) == :ok
-        assert await_down(worker) == :shutdown
+        restart = fn -> assert Pool.restart_worker(pool, worker, force: true) == :ok end
+        assert end_by(worker, restart) == :shutdown
       end)
 
     eventually(fn ->

@@ -10,7 +10,15 @@ defmodule Snakepit.Test.ProcScan do
     end
   end
 
-  @doc "Whether the process is there and no zombie."
+  @doc """
+  Whether the process is there and no zombie. Takes a pid, or what `stat/1` has given: a pid that has
+  become another's in the meantime is not that process.
+  """
+  def running?(%{os_pid: os_pid, start: start}),
+    do: match?(%{start: ^start, state: state} when state not in ["Z", "X"], stat(os_pid))
+
+  def running?(nil), do: false
+
   def running?(os_pid) do
     case stat(os_pid) do
       nil -> false

@@ -194,9 +194,14 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
   end
 
   test "the name of an owner that died before anybody watched it is free again" do
+    # It looks for new owners by itself too, each second.
+    :ok = :sys.suspend(ProcessRegistry)
     {owner, :ok} = agent(fn -> ProcessRegistry.reserve_worker("w") end)
+    monitor = Process.monitor(owner)
     Process.exit(owner, :kill)
+    assert_receive {:DOWN, ^monitor, :process, ^owner, :killed}
     assert {:error, %Error{reason: :already_registered}} = ProcessRegistry.reserve_worker("w")
+    :ok = :sys.resume(ProcessRegistry)
     eventually(fn -> not ProcessRegistry.worker_registered?("w") end)
     assert ProcessRegistry.reserve_worker("w") == :ok
   end
