@@ -5,6 +5,7 @@ defmodule Snakepit.BreakMenuTest do
 
   alias Snakepit.Test.{Beam, Family, ProcScan}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   @terminal Path.expand("../fixtures/under_a_terminal.py", __DIR__)

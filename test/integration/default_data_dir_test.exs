@@ -3,6 +3,7 @@ defmodule Snakepit.DefaultDataDirTest do
 
   alias Snakepit.Test.{Beam, BeamPort, Family, WrappedBeam}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   # Nobody has configured anything, and nothing of this machine's own state is seen.

@@ -5,6 +5,7 @@ defmodule Snakepit.GuardianLimitsTest do
 
   alias Snakepit.Test.{Beam, ProcScan}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   defp guardian(beam), do: Beam.run(beam, "Snakepit.Guardian.os_pid()")

@@ -5,6 +5,7 @@ defmodule Snakepit.HiddenTest do
 
   alias Snakepit.Test.{Beam, Family, ProcScan, WrappedBeam}
 
+  @moduletag :long
   @moduletag timeout: 120_000
   @moduletag :root
 

@@ -5,6 +5,7 @@ defmodule Snakepit.MarkedDaemonsTest do
 
   alias Snakepit.Test.{Beam, Family, ProcScan}
 
+  @moduletag :long
   @moduletag timeout: 120_000
   @moduletag :root
 

@@ -3,6 +3,7 @@ defmodule Snakepit.UnknownBootTest do
 
   alias Snakepit.Test.{Beam, Family, Program, ProcScan}
 
+  @moduletag :long
   @moduletag timeout: 120_000
   @moduletag :root
 

@@ -3,6 +3,7 @@ defmodule Snakepit.WallClockTest do
 
   alias Snakepit.Test.{Beam, Family, ProcScan, Shim}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   @year 365 * 24 * 3600

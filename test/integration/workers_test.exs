@@ -15,6 +15,8 @@ defmodule Snakepit.WorkersTest do
   @cycles if @all?, do: 10_000, else: 300
   @moduletag timeout: if(@all?, do: 3_600_000, else: 120_000)
 
+  setup_all do: fresh_supervisor()
+
   test "100 Python workers, 1000 callers, 20 killed at random: everyone gets an answer, nothing is left" do
     bystanders = Family.bystanders()
 

@@ -72,7 +72,7 @@ defmodule Snakepit.PoolTest do
       end)
 
     assert Exception.message(error) =~ "no worker was free"
-    turns = for _ <- 1..20, do: receive(do: ({:turn, n} -> n), after: (5_000 -> :none))
+    turns = for _ <- 1..20, do: receive(do: ({:turn, n} -> n), after: (20_000 -> :none))
     assert turns == Enum.to_list(1..20)
     assert %{idle: 1, queued: 0} = Pool.info(pool)
   end
@@ -175,7 +175,7 @@ defmodule Snakepit.PoolTest do
     pool = start(size: 2, worker: [cmd: ["sleep", token]])
     assert Pool.resize(pool, 5) == :ok
     eventually(fn -> match?(%{size: 5, idle: 5}, Pool.info(pool)) end)
-    assert length(Family.members(token)) == 5
+    eventually(fn -> length(Family.members(token)) == 5 end)
 
     :mine =
       Pool.with_worker(pool, fn worker ->
@@ -231,7 +231,7 @@ defmodule Snakepit.PoolTest do
   test "killed with :kill, it takes its workers along" do
     token = Family.token()
     pool = start(size: 5, worker: [cmd: ["sleep", token]])
-    assert length(Family.members(token)) == 5
+    eventually(fn -> length(Family.members(token)) == 5 end)
     Process.exit(pool, :kill)
     eventually(fn -> Family.members(token) == [] end)
     eventually(fn -> ProcessRegistry.list_all_workers() == [] end)

@@ -11,7 +11,9 @@ defmodule Snakepit.WorkerTest do
     test "returns when the process is recorded and has executed its program" do
       {:ok, worker} = Worker.start_link(id: "recorded", cmd: ["sleep", "600"])
       os_pid = Worker.os_pid!(worker)
-      assert ProcScan.command(os_pid) == "sleep 600"
+      assert ProcScan.name(os_pid) == "sleep"
+      # There a moment later: the kernel closes the gate before it has set up the arguments.
+      eventually(fn -> ProcScan.command(os_pid) == "sleep 600" end)
 
       assert {:ok, %{status: :active, owner: ^worker, os_pid: ^os_pid, command: ["sleep", "600"]}} =
                ProcessRegistry.get_worker_info("recorded")
@@ -95,7 +97,7 @@ defmodule Snakepit.WorkerTest do
     test "the run id goes to the end of the arguments, if asked" do
       {:ok, worker} = Worker.start_link(cmd: sh("sleep 600; :") ++ ["x"], run_id_flag: "--run-id")
       os_pid = Worker.os_pid!(worker)
-      assert ProcScan.command(os_pid) =~ ~r/x --run-id #{Snakepit.run_id()}$/
+      eventually(fn -> ProcScan.command(os_pid) =~ ~r/x --run-id #{Snakepit.run_id()}$/ end)
       {:ok, command} = Snakepit.ProcessKiller.get_process_command(os_pid)
       assert Snakepit.RunID.extract_from_command(command) == {:ok, Snakepit.run_id()}
     end
@@ -352,7 +354,7 @@ defmodule Snakepit.WorkerTest do
 
       {:ok, supervisor} = DynamicSupervisor.start_link(strategy: :one_for_one)
       for child <- children, do: {:ok, _} = DynamicSupervisor.start_child(supervisor, child)
-      assert length(Family.members(token)) == 100
+      eventually(fn -> length(Family.members(token)) == 100 end)
       :ok = DynamicSupervisor.stop(supervisor)
       assert Family.members(token) == []
       assert ProcessRegistry.list_all_workers() == []

@@ -48,9 +48,11 @@ defmodule Snakepit.Test.Program do
   @doc "`sleep`, for as long as any test takes."
   def sleeper(opts \\ []), do: start("sleep", ["600"], opts)
 
-  # Until then it is a copy of the BEAM's own helper. A program that has ended was executed too.
+  # Until then it is a copy of the BEAM's own helper; and it has its new name a moment before it has its
+  # arguments and its environment. A program that has ended was executed too.
   defp executed?(os_pid) do
-    File.read("/proc/#{os_pid}/comm") != {:ok, "erl_child_setup\n"}
+    File.read("/proc/#{os_pid}/comm") != {:ok, "erl_child_setup\n"} and
+      (ProcScan.command(os_pid) != "" or not ProcScan.running?(os_pid))
   end
 
   # The test may have ended it, and its pid may be another's by now: the start time tells.

@@ -44,6 +44,21 @@ defmodule Snakepit.Test.WorkerCase do
     ids ++ processes
   end
 
+  @doc """
+  For tests that kill the guardian again and again: Snakepit's supervisor forgives so many restarts within a
+  few seconds, and those of other tests are not to count, before these nor after them.
+  """
+  def fresh_supervisor do
+    restart = fn ->
+      :ok = Application.stop(:snakepit)
+      {:ok, _} = Application.ensure_all_started(:snakepit)
+      :ok
+    end
+
+    on_exit(restart)
+    restart.()
+  end
+
   @doc "A shell script as a worker's command."
   def sh(script), do: ["sh", "-c", script]
 

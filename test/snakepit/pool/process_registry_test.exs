@@ -296,7 +296,11 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
   end
 
   test "a worker that is forgotten is not watched any more, its owner's next one is" do
-    watched = fn -> Map.keys(:sys.get_state(ProcessRegistry).workers) end
+    # It looks for new ones each second, and whenever it is told to.
+    watched = fn ->
+      GenServer.cast(ProcessRegistry, :watch_new)
+      Map.keys(:sys.get_state(ProcessRegistry).workers)
+    end
 
     for _ <- 1..2 do
       :ok = ProcessRegistry.reserve_worker("watched")
