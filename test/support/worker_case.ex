@@ -52,11 +52,13 @@ defmodule Snakepit.Test.WorkerCase do
     restart = fn ->
       :ok = Application.stop(:snakepit)
       {:ok, _} = Application.ensure_all_started(:snakepit)
-      :ok
     end
 
-    on_exit(restart)
-    restart.()
+    # What a test logs is not shown, but this is no test.
+    quietly = fn -> ExUnit.CaptureLog.capture_log(restart) end
+    on_exit(quietly)
+    quietly.()
+    :ok
   end
 
   @doc "A shell script as a worker's command."
