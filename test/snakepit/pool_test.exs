@@ -131,6 +131,7 @@ defmodule Snakepit.PoolTest do
     assert %{last_error: %Error{signal: :sigkill}, workers: [%{restarts: 2}]} = Pool.info(pool)
   end
 
+  @tag :long
   test "a program that cannot start does not burn the processor, and says why" do
     # Order: before the first attempt.
     begun = System.monotonic_time(:millisecond)
