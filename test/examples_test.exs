@@ -1,11 +1,11 @@
 defmodule Snakepit.ExamplesTest do
   # Each example as a user would run it, in a BEAM of its own.
-  use Snakepit.Test.WorkerCase, async: false
+  use ExUnit.Case, async: true
 
   alias Snakepit.Test.Beam
 
   @examples Path.expand("../examples", __DIR__)
-  @moduletag timeout: 180_000
+  @moduletag timeout: 120_000
 
   defp run(name, env \\ []) do
     directory = Beam.temporary_directory()

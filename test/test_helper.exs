@@ -1,10 +1,19 @@
 # What needs root, and says so where it is not to be had.
-excluded =
+root =
   if File.stat!("/proc/self").uid == 0 do
     []
   else
-    IO.puts("Not root: tests tagged :root (other users, forced pids) are skipped.")
+    IO.puts("Not root: tests tagged :root (other users, forced pids) are left out.")
     [:root]
+  end
+
+# What takes long is for `script/test`, and for whoever names a file.
+long =
+  if Enum.any?(System.argv(), &(&1 =~ "_test.exs")) or "long" in System.argv() do
+    []
+  else
+    IO.puts("Tests tagged :long are left out: script/test runs them, and so does --include long.")
+    [:long]
   end
 
 # Nothing that the suite started may outlive it. The judge reads /proc itself. What the last test
@@ -20,4 +29,11 @@ ExUnit.after_suite(fn _result ->
   end
 end)
 
-ExUnit.start(exclude: excluded, capture_log: true)
+# A message that comes late is not one that does not come: the default, 100 ms, is less than what a
+# machine with other work takes for a process to start.
+ExUnit.start(
+  exclude: root ++ long,
+  capture_log: true,
+  assert_receive_timeout: 20_000,
+  formatters: [ExUnit.CLIFormatter, Snakepit.Test.Skips]
+)

@@ -1,6 +1,8 @@
 defmodule Snakepit.Bench.DeadRunsTest do
   use ExUnit.Case, async: true
 
+  @moduletag :long
+
   alias Snakepit.Bench.DeadRuns
   alias Snakepit.Test.ProcScan
 

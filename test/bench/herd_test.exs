@@ -1,6 +1,8 @@
 defmodule Snakepit.Bench.HerdTest do
   use ExUnit.Case, async: true
 
+  @moduletag :long
+
   alias Snakepit.Bench.Herd
   alias Snakepit.Test.Eventually
 

@@ -1,6 +1,8 @@
 defmodule Snakepit.Bench.SecondBeamTest do
   use ExUnit.Case, async: true
 
+  @moduletag :long
+
   alias Snakepit.Bench.SecondBeam
   alias Snakepit.Test.Eventually
 

@@ -98,7 +98,9 @@ class WrongKillsTest(Scene):
     def setUp(self):
         super().setUp()
         self.victim = self.round.start_bystander(programs.obedient(self.round.bystander_token))
-        eventually(lambda: proc.look_up(self.victim.pid).name == "sleep", "the victim")
+        # It has its new name a moment before it has the arguments that it is known by.
+        known = lambda: self.victim.pid in [one.pid for one in self.round.watch.look().values()]
+        eventually(lambda: known() and proc.look_up(self.victim.pid).name == "sleep", "the victim")
         self.round.mark_bystanders()
 
     def verdict(self):

@@ -1,5 +1,5 @@
 defmodule Snakepit.AccountsTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   import Snakepit.Test.Eventually
 
@@ -45,7 +45,7 @@ defmodule Snakepit.AccountsTest do
   defp reads_files?(beam) do
     Beam.run(beam, """
     task = Task.async(fn -> File.read!("/proc/self/stat") end)
-    Task.yield(task, 5_000) != nil
+    Task.yield(task, 20_000) != nil
     """)
   end
 

@@ -1,12 +1,13 @@
 defmodule Snakepit.BeamDeathTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   import Snakepit.Test.Eventually
 
   alias Snakepit.Native
   alias Snakepit.Test.{BareGuardian, Beam, Family, ProcScan, Program}
 
-  @moduletag timeout: 180_000
+  @moduletag :long
+  @moduletag timeout: 120_000
 
   # A leader, a child in its group, a child in a session of its own, and a daemon that forked twice
   # and has an empty environment. `token` is how the judge knows them.
@@ -20,8 +21,7 @@ defmodule Snakepit.BeamDeathTest do
     {String.to_integer(major), String.to_integer(minor)}
   end
 
-  # A duration that nobody else sleeps for.
-  defp token, do: "86400.#{System.unique_integer([:positive])}#{System.pid()}"
+  defp token, do: Family.token()
 
   defp start_families(beam, count, token) do
     code = """
@@ -165,7 +165,8 @@ defmodule Snakepit.BeamDeathTest do
   # that waits for its child, so that it is the shell that reaps it.
   test "the obituary has every process that was there, also one that its own parent has reaped" do
     token = Family.token()
-    beam = Beam.start(watchdog: [grace_period_ms: 300])
+    # Long enough for all that end when they are asked, on any machine.
+    beam = Beam.start(watchdog: [grace_period_ms: 2_000])
 
     scripts = [
       "exec sleep #{token}",
@@ -188,7 +189,7 @@ defmodule Snakepit.BeamDeathTest do
     [run_id] = Beam.run_ids(beam.data_dir)
     directory = Path.join(beam.data_dir, run_id)
     Beam.kill(beam)
-    eventually(fn -> File.exists?(Path.join(directory, "obituary")) end, 10_000)
+    eventually(fn -> File.exists?(Path.join(directory, "obituary")) end)
 
     obituary = Snakepit.Native.obituary_read(directory)
     assert Enum.sort(for process <- obituary.processes, do: process.os_pid) == there

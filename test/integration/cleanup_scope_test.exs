@@ -2,6 +2,8 @@ defmodule Snakepit.CleanupScopeTest do
   # What is started while everything is ended is not ended.
   use Snakepit.Test.WorkerCase, async: false
 
+  @moduletag :long
+
   # Keeps everybody waiting who waits for its end, and says that it was asked.
   defp slow(path) do
     script = "trap ': > #{path}; sleep 1; exit 1' TERM; echo up; while :; do sleep 0.02; done"
@@ -33,7 +35,7 @@ defmodule Snakepit.CleanupScopeTest do
       asked = Task.async(fn -> eventually(fn -> File.exists?(path) and again(before) end) end)
       unquote(ending)
       # Those came back while the slow one had not ended yet, and are the same ones still.
-      again = Task.await(asked)
+      again = Task.await(asked, 30_000)
       for id <- ["quick-1", "quick-2"], do: assert(os_pids()[id] == again[id])
       for {_id, os_pid} <- before, do: refute(ProcScan.running?(os_pid))
       assert Process.alive?(supervisor)

@@ -1,8 +1,9 @@
 defmodule Snakepit.DefaultDataDirTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   alias Snakepit.Test.{Beam, BeamPort, Family, WrappedBeam}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   # Nobody has configured anything, and nothing of this machine's own state is seen.

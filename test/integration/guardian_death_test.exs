@@ -1,11 +1,12 @@
 defmodule Snakepit.GuardianDeathTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   import Snakepit.Test.Eventually
 
   alias Snakepit.Test.{Beam, Family, ProcScan}
 
-  @moduletag timeout: 180_000
+  @moduletag :long
+  @moduletag timeout: 120_000
 
   # No more than a supervisor forgives in its five seconds.
   @rounds 3

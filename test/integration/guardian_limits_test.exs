@@ -1,10 +1,11 @@
 defmodule Snakepit.GuardianLimitsTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   import Snakepit.Test.Eventually
 
   alias Snakepit.Test.{Beam, ProcScan}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   defp guardian(beam), do: Beam.run(beam, "Snakepit.Guardian.os_pid()")

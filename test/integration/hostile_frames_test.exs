@@ -191,6 +191,7 @@ defmodule Snakepit.HostileFramesTest do
     end
 
     @rounds 200
+    @tag :long
     test "#{@rounds} rounds of random bytes end it in order each time", context do
       seed = ExUnit.configuration()[:seed]
       :rand.seed(:exsss, {seed, 1, 2})

@@ -1,10 +1,11 @@
 defmodule Snakepit.InstanceTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   import Snakepit.Test.Eventually
 
   alias Snakepit.Test.{Beam, BeamPort, Family, Grave, ProcScan}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   @fixture Path.expand("../fixtures/saves_when_allowed.py", __DIR__)

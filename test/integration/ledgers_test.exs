@@ -1,5 +1,5 @@
 defmodule Snakepit.LedgersTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   alias Snakepit.{History, Native}
   alias Snakepit.Ledger.DeadRun

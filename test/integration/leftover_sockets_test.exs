@@ -1,5 +1,5 @@
 defmodule Snakepit.LeftoverSocketsTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   import Snakepit.Test.Eventually
 
@@ -12,7 +12,7 @@ defmodule Snakepit.LeftoverSocketsTest do
   @long String.duplicate("long/", 30)
 
   defp start(data_dir, temporary) do
-    Beam.start([data_dir: data_dir, graceful_shutdown_timeout_ms: 300],
+    Beam.start([data_dir: data_dir, graceful_shutdown_timeout: 300],
       env: [{"TMPDIR", temporary}]
     )
   end

@@ -1,5 +1,5 @@
 defmodule Snakepit.LegacyLedgerTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   alias Snakepit.Test.{Beam, ProcScan, Program}
 

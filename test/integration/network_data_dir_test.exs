@@ -1,8 +1,9 @@
 defmodule Snakepit.NetworkDataDirTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   alias Snakepit.Test.{Beam, BeamPort, Shim}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   @on_fuse Path.expand("../fixtures/on_fuse.py", __DIR__)

@@ -1,11 +1,9 @@
 defmodule Snakepit.NonsenseTest do
-  use ExUnit.Case, async: false
-
-  import Snakepit.Test.Eventually
+  use ExUnit.Case, async: true
 
   alias Snakepit.Test.{Beam, Family, ProcScan}
 
-  @moduletag timeout: 180_000
+  @moduletag timeout: 120_000
 
   test "whatever anybody passes to a function brings nothing down, also not the next start" do
     bystanders = Family.bystanders()
@@ -17,7 +15,7 @@ defmodule Snakepit.NonsenseTest do
     next = Beam.start(data_dir: beam.data_dir)
     assert Beam.run(next, "Snakepit.RunState.current()") == :running
     Beam.kill(next)
-    eventually(fn -> not ProcScan.running?(next.os_pid) end)
+    Beam.await_end(next)
     assert Enum.all?(bystanders, &ProcScan.running?/1)
   end
 end

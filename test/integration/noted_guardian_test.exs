@@ -1,10 +1,11 @@
 defmodule Snakepit.NotedGuardianTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   import Snakepit.Test.Eventually
 
   alias Snakepit.Test.{Beam, Family, Program, ProcScan}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   @config [graceful_shutdown_timeout_ms: 300, watchdog: [grace_period_ms: 300]]

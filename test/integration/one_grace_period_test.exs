@@ -1,16 +1,17 @@
 defmodule Snakepit.OneGracePeriodTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   import Snakepit.Test.Eventually
 
   alias Snakepit.Test.{Beam, Family, ProcScan}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
-  # Each has two seconds. One after the other that is twelve, and no container waits for longer than ten.
+  # Each has five seconds. One after the other that is thirty, and no container waits for longer than ten.
   @count 6
-  @grace_ms 2_000
-  @in_time_ms 2 * @grace_ms + 2_000
+  @grace_ms 5_000
+  @in_time_ms 2 * @grace_ms - 1
 
   # `children` is code, with the functions of `Host` at hand.
   defp start_host(beam, name, children, options \\ []) do
@@ -21,7 +22,9 @@ defmodule Snakepit.OneGracePeriodTest do
     """)
   end
 
-  defp six(token), do: "for(n <- 1..#{@count}, do: stubborn(\"s\#{n}\", #{inspect(token)}))"
+  defp six(token) do
+    "for(n <- 1..#{@count}, do: stubborn(\"s\#{n}\", #{inspect(token)}, stop_timeout: #{@grace_ms}))"
+  end
 
   defp await(token, count), do: eventually(fn -> length(Family.members(token)) == count end)
 
@@ -36,7 +39,7 @@ defmodule Snakepit.OneGracePeriodTest do
       {^port, {:data, {_, line}}} -> said(beam, text <> line <> "\n")
       {^port, {:exit_status, status}} -> {status, text}
     after
-      10_000 -> flunk("the BEAM has not ended; it said: #{text}")
+      30_000 -> flunk("the BEAM has not ended; it said: #{text}")
     end
   end
 
@@ -73,11 +76,11 @@ defmodule Snakepit.OneGracePeriodTest do
 
     children = """
     for n <- 1..3 do
-      workers = [stubborn("a\#{n}", #{inspect(token)}), stubborn("b\#{n}", #{inspect(token)})]
+      workers = for letter <- ["a", "b"], do: stubborn("\#{letter}\#{n}", #{inspect(token)}, stop_timeout: #{@grace_ms})
       start = {Supervisor, :start_link, [workers, [strategy: :rest_for_one]]}
       %{id: n, start: start, type: :supervisor}
     end ++ [
-      {Snakepit.Pool, size: 3, worker: [cmd: ["sh", "-c", "trap '' TERM; exec sleep #{token}"]]}
+      {Snakepit.Pool, size: 3, worker: [stop_timeout: #{@grace_ms}, cmd: ["sh", "-c", "trap '' TERM; exec sleep #{token}"]]}
     ]
     """
 

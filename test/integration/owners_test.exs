@@ -1,5 +1,5 @@
 defmodule Snakepit.OwnersTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   import Snakepit.Test.Eventually
 

@@ -1,10 +1,11 @@
 defmodule Snakepit.PlacesTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   import Snakepit.Test.Eventually
 
   alias Snakepit.Test.{Beam, Family, ProcScan, WrappedBeam}
 
+  @moduletag :long
   @moduletag timeout: 120_000
   @moduletag :root
 

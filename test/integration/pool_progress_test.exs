@@ -1,8 +1,9 @@
 defmodule Snakepit.PoolProgressTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   alias Snakepit.Test.Beam
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   @terminal Path.expand("../fixtures/under_a_terminal.py", __DIR__)
@@ -22,7 +23,7 @@ defmodule Snakepit.PoolProgressTest do
 
   test "one that is stopped before it is ready leaves the line to others" do
     directory = Beam.temporary_directory()
-    port = start(directory, library_mode: false, worker: ["cat"], patience_ms: 1_500)
+    port = start(directory, library_mode: false, worker: ["cat"], patience_ms: 4_000)
     await(port, "Snakepit: 0 of 2 workers are ready\r\nstarted")
     assert_receive {^port, {:exit_status, 0}}, 20_000
   end

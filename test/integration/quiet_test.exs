@@ -1,10 +1,11 @@
 defmodule Snakepit.QuietTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   alias Snakepit.Test.{Beam, Family}
 
   @moduletag timeout: 120_000
 
+  @tag :long
   # Everything that a well-behaved application does, twice, and what it wrote to the terminal.
   test "in normal operation nothing is found that should not be there, and nothing is said" do
     data_dir = Beam.temporary_directory()

@@ -1,10 +1,11 @@
 defmodule Snakepit.ResourcesTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   import Snakepit.Test.Eventually
 
   alias Snakepit.Test.{Beam, Family, ProcScan, WrappedBeam}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   # What one attempt to run something came to, in a form that can be written down.
@@ -150,7 +151,7 @@ defmodule Snakepit.ResourcesTest do
   test "a guardian without descriptors ends what a worker leaves behind all the same" do
     {beam, guardian, _family} = start(["env"])
     go = Path.join(Beam.temporary_directory(), "go")
-    token = "86400.#{System.unique_integer([:positive])}"
+    token = Family.token()
 
     # The daemon is made in the last moment of the worker's life, so that nobody knows of it yet, and does
     # not end when asked.

@@ -1,14 +1,16 @@
 defmodule Snakepit.RunStatesTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   import Snakepit.Test.Eventually
 
   alias Snakepit.Test.{Beam, Family, ProcScan, Shim}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   @history "Snakepit.RunState.history()"
-  @config [watchdog: [grace_period_ms: 300], graceful_shutdown_timeout_ms: 300]
+  # As long as it takes: all but one of these families end when they are asked.
+  @config [watchdog: [grace_period_ms: 20_000], graceful_shutdown_timeout_ms: 20_000]
 
   # A BEAM that ends at a chosen call of the file system.
   defp launch(data_dir, dies_at, options \\ []) do
@@ -207,7 +209,7 @@ defmodule Snakepit.RunStatesTest do
     Beam.kill(second)
     Beam.await_end(second)
 
-    third = start(data_dir)
+    third = Beam.start(data_dir: data_dir, graceful_shutdown_timeout_ms: 300)
     assert Family.members(token) == []
     history = Beam.run(third, @history)
     assert length(history) == 2

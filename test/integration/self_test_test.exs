@@ -1,8 +1,9 @@
 defmodule Snakepit.SelfTestTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   alias Snakepit.Test.{Beam, Family, ProcScan}
 
+  @moduletag :long
   @moduletag timeout: 120_000
   @moduletag :root
 

@@ -2,14 +2,15 @@ defmodule Snakepit.SpawnPathTest do
   # The guardian dies at every system call between its start and the program's, and a child is caught
   # at every system call between its gate and its program. `strace` does the killing: it counts the
   # calls of one process and strikes at the one it is told to.
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   import Snakepit.Test.Eventually
 
   alias Snakepit.Native
   alias Snakepit.Test.{BareGuardian, Beam, Family, ProcScan}
 
-  @moduletag timeout: 180_000
+  @moduletag :long
+  @moduletag timeout: 120_000
 
   if System.find_executable("strace") == nil do
     @moduletag skip: "needs strace"

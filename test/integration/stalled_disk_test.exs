@@ -1,10 +1,11 @@
 defmodule Snakepit.StalledDiskTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   import Snakepit.Test.Eventually
 
   alias Snakepit.Test.Beam
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   # With one scheduler, whatever waits there stops the whole BEAM.
@@ -32,13 +33,13 @@ defmodule Snakepit.StalledDiskTest do
     arguments = ["-t", "#{beam.os_pid}", "-m", "timeout", "30", "sh", "-c", script]
     program = System.find_executable("nsenter")
     port = Port.open({:spawn_executable, program}, [:binary, :exit_status, args: arguments])
-    assert_receive {^port, {:data, "frozen\n"}}, 5_000
+    assert_receive {^port, {:data, "frozen\n"}}
     port
   end
 
   defp thaw(port) do
     Port.command(port, "\n")
-    assert_receive {^port, {:exit_status, 0}}, 5_000
+    assert_receive {^port, {:exit_status, 0}}
   end
 
   # How long a process that wants to run each millisecond had to wait at most, while as many start as
@@ -86,8 +87,9 @@ defmodule Snakepit.StalledDiskTest do
     unrecorded = done(beam)
     thaw(frozen)
 
-    assert pause < 500
-    assert reading < 500
+    # Whoever waits for that disk waits until it is thawed, and nobody else does that for half a minute.
+    assert pause < 10_000
+    assert reading < 10_000
     assert unrecorded == 0
     eventually(fn -> done(beam) == @starts end, 20_000)
   end

@@ -1,30 +1,31 @@
 defmodule Snakepit.StopPolicyTest do
   # How a worker is asked to end, and for how long it is waited for, whatever the ending.
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   import Snakepit.Test.Eventually
 
   alias Snakepit.Test.{Beam, ProcScan}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   # Longer than any grace period of the configuration here, and shorter than the worker's own.
-  @config [watchdog: [grace_period_ms: 100], cleanup_on_stop_timeout_ms: 100]
+  @config [watchdog: [grace_period_ms: 100], cleanup_on_stop_timeout: 100]
 
   defp path, do: Path.join(Beam.temporary_directory(), "notes")
 
-  # Says when it is asked, with the right signal, and when it has finished, a second later.
-  defp careful(path) do
-    finish = "echo asked >> #{path}; sleep 1; echo done >> #{path}; exit 0"
+  # Says when it is asked, with the right signal, and when it has finished, so many seconds later.
+  defp careful(path, seconds) do
+    finish = "echo asked >> #{path}; sleep #{seconds}; echo done >> #{path}; exit 0"
     ["bash", "-c", "trap '#{finish}' INT; trap '' TERM; echo up; while :; do sleep 0.02; done"]
   end
 
-  defp start_worker(beam, path) do
+  defp start_worker(beam, path, seconds \\ 1) do
     options = [
-      cmd: careful(path),
+      cmd: careful(path, seconds),
       ready: {:output, "up"},
       stop_signal: :sigint,
-      stop_timeout: 20_000
+      stop_timeout: 60_000
     ]
 
     code = """
@@ -77,12 +78,13 @@ defmodule Snakepit.StopPolicyTest do
 
   test "unless somebody says how long it may take" do
     for ending <- [
-          "{:ok, %{killed: killed}} = Snakepit.cleanup(timeout: 100)",
-          "Snakepit.run_as_script(fn -> :ok end, shutdown_timeout: 100)"
+          "{:ok, %{killed: killed}} = Snakepit.cleanup(timeout: 2_000)",
+          "Snakepit.run_as_script(fn -> :ok end, shutdown_timeout: 2_000)"
         ] do
       path = path()
       beam = Beam.start(@config)
-      os_pid = start_worker(beam, path)
+      # Enough time to say that it was asked, and by far not to finish.
+      os_pid = start_worker(beam, path, 30)
       Beam.run(beam, ending <> "\n:ok")
       refute ProcScan.running?(os_pid)
       assert notes(path) == ["asked"]
@@ -132,21 +134,25 @@ defmodule Snakepit.StopPolicyTest do
   test "what a program leaves behind has the time to end too" do
     path = path()
 
-    left =
-      "trap 'sleep 0.5; echo done > #{path}; exit 0' TERM; : > #{path}.up; while :; do sleep 0.02; done"
+    script = fn seconds ->
+      left =
+        "trap 'sleep #{seconds}; echo done > #{path}; exit 0' TERM; : > #{path}.up; while :; do sleep 0.02; done"
 
-    wait = "until [ -e #{path}.up ]; do sleep 0.01; done"
-    script = "bash -c \"#{left}\" > /dev/null 2>&1 & #{wait}; echo ended"
-    assert Snakepit.cmd("sh", ["-c", script]) == {"ended\n", 0}
+      wait = "until [ -e #{path}.up ]; do sleep 0.01; done"
+      "bash -c \"#{left}\" > /dev/null 2>&1 & #{wait}; echo ended"
+    end
+
+    options = [stop_timeout: 20_000]
+    assert Snakepit.cmd("sh", ["-c", script.(0.5)], options) == {"ended\n", 0}
     assert notes(path) == ["done"]
 
     # But not longer than the whole of it may take.
     File.rm!(path)
     File.rm!(path <> ".up")
-    options = [timeout: 300, stop_timeout: 20_000]
-    {time, answer} = :timer.tc(fn -> Snakepit.cmd("sh", ["-c", script], options) end)
+    options = [timeout: 3_000, stop_timeout: 60_000]
+    {time, answer} = :timer.tc(fn -> Snakepit.cmd("sh", ["-c", script.(60)], options) end)
     assert answer == {"ended\n", 0}
-    assert time < 5_000_000
+    assert time < 30_000_000
     refute File.exists?(path)
   end
 end

@@ -1,10 +1,11 @@
 defmodule Snakepit.StorageTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   import Snakepit.Test.Eventually
 
   alias Snakepit.Test.{Beam, BeamPort, Family, OwnDirectory, ProcScan, Shim, WrappedBeam}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   # A file system of its own, in a mount namespace of its own: it goes away with what runs there.
@@ -344,8 +345,7 @@ defmodule Snakepit.StorageTest do
 
   # What the default logger says meanwhile, which goes to the standard output of that BEAM.
   defp with_log(beam, code) do
-    path = Path.join(System.tmp_dir!(), "snakepit_log_#{System.unique_integer([:positive])}")
-    on_exit(fn -> File.rm(path) end)
+    path = Path.join(Beam.temporary_directory(), "log")
 
     answer =
       Beam.run(beam, """

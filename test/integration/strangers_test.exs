@@ -1,8 +1,9 @@
 defmodule Snakepit.StrangersTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   alias Snakepit.Test.{Beam, BeamPort, Family, ProcScan, Program, WrappedBeam}
 
+  @moduletag :long
   @moduletag timeout: 120_000
   @moduletag :root
 

@@ -1,9 +1,10 @@
 defmodule Snakepit.TwoBeamsTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   alias Snakepit.Test.{Beam, Family, ProcScan, Shim}
 
-  @moduletag timeout: 180_000
+  @moduletag :long
+  @moduletag timeout: 120_000
 
   @telemetry Path.expand("../fixtures/telemetry.exs", __DIR__)
   @config [graceful_shutdown_timeout_ms: 300]

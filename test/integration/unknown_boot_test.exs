@@ -1,8 +1,9 @@
 defmodule Snakepit.UnknownBootTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   alias Snakepit.Test.{Beam, Family, Program, ProcScan}
 
+  @moduletag :long
   @moduletag timeout: 120_000
   @moduletag :root
 

@@ -1,8 +1,9 @@
 defmodule Snakepit.UnreadableTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   alias Snakepit.Test.{Beam, BeamPort, Family, ProcScan, Shim}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   @config [graceful_shutdown_timeout_ms: 300, watchdog: [grace_period_ms: 300]]

@@ -1,8 +1,9 @@
 defmodule Snakepit.WallClockTest do
-  use ExUnit.Case, async: false
+  use ExUnit.Case, async: true
 
   alias Snakepit.Test.{Beam, Family, ProcScan, Shim}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   @year 365 * 24 * 3600

@@ -6,11 +6,16 @@ defmodule Snakepit.WorkersTest do
   alias Snakepit.{Guardian, Pool}
   alias Snakepit.Test.{Beam, Family, Program}
 
-  @moduletag timeout: 3_600_000
+  @moduletag :long
 
   @python System.find_executable("python3")
   @amounts [:memory, :resident, :atoms]
-  @cycles if System.get_env("SNAKEPIT_LONG"), do: 10_000, else: 300
+  # Ten thousand take half an hour.
+  @all? System.get_env("SNAKEPIT_LONG") != nil
+  @cycles if @all?, do: 10_000, else: 300
+  @moduletag timeout: if(@all?, do: 3_600_000, else: 120_000)
+
+  setup_all do: fresh_supervisor()
 
   test "100 Python workers, 1000 callers, 20 killed at random: everyone gets an answer, nothing is left" do
     bystanders = Family.bystanders()

@@ -2,43 +2,17 @@ defmodule Mix.Tasks.Compile.SnakepitNativeTest do
   # Not async: a path dependency shares this project's priv/native.
   use ExUnit.Case, async: false
 
-  @moduletag timeout: 300_000
+  import Snakepit.Test.HostProject, only: [environment: 1, mix: 2, mix: 3, mix: 4]
+
+  alias Snakepit.Test.{Beam, HostProject}
+
+  @moduletag :long
+  @moduletag timeout: 120_000
   @root Path.expand("../..", __DIR__)
   @prebuilt Application.app_dir(:snakepit, "priv/native")
 
   setup do
-    directory = Path.join(System.tmp_dir!(), "snakepit_#{System.unique_integer([:positive])}")
-    File.mkdir_p!(directory)
-    on_exit(fn -> File.rm_rf!(directory) end)
-    %{directory: directory}
-  end
-
-  # Variables of the outer mix must not reach the inner one.
-  defp mix(directory, arguments, environment \\ [], wrapper \\ []) do
-    [program | arguments] = wrapper ++ ["mix" | arguments]
-    environment = environment(directory) ++ environment
-    System.cmd(program, arguments, cd: directory, env: environment, stderr_to_stdout: true)
-  end
-
-  # Nor may what is run here leave its state in this user's own home.
-  defp environment(directory) do
-    cleared = ~w(MIX_ENV MIX_BUILD_PATH SNAKEPIT_NATIVE_DIR SNAKEPIT_DATA_DIR STATE_DIRECTORY)
-    state = {"XDG_STATE_HOME", Path.join(directory, "state")}
-    File.mkdir_p!(Path.join(directory, "state"))
-    [state | for(name <- cleared, do: {name, nil})]
-  end
-
-  defp host_project(directory, dependency) do
-    File.mkdir_p!(Path.join(directory, "lib"))
-    File.write!(Path.join(directory, "lib/host.ex"), "defmodule Host do\nend\n")
-
-    File.write!(Path.join(directory, "mix.exs"), """
-    defmodule Host.MixProject do
-      use Mix.Project
-      def project, do: [app: :host, version: "0.1.0", deps: [{:snakepit, #{inspect(dependency)}}]]
-      def application, do: [extra_applications: [:logger]]
-    end
-    """)
+    %{directory: Beam.temporary_directory()}
   end
 
   # A copy of what the compiler works on, to be damaged at will.
@@ -61,7 +35,7 @@ defmodule Mix.Tasks.Compile.SnakepitNativeTest do
   end
 
   test "a project with a path dependency compiles, runs and works as a release", context do
-    host_project(context.directory, path: @root)
+    HostProject.make(context.directory, path: @root)
     environment = [{"MIX_ENV", "prod"}, {"SNAKEPIT_NATIVE_DIR", @prebuilt}]
     code = ~s|IO.puts("id=" <> Snakepit.RunID.generate())|
 
@@ -82,7 +56,7 @@ defmodule Mix.Tasks.Compile.SnakepitNativeTest do
   # A development BEAM that runs, or was killed, has its files and its socket somewhere; not in what a
   # release is made of.
   test "a release is made while the project runs, has none of its state, and finds it", context do
-    host_project(context.directory, path: @root)
+    HostProject.make(context.directory, path: @root)
     environment = [{"MIX_ENV", "prod"}, {"SNAKEPIT_NATIVE_DIR", @prebuilt}]
     where = ~s|IO.puts("data_dir=" <> Snakepit.Run.current!().data_dir)|
     runs = "#{where}; IO.read(:line)"
@@ -132,7 +106,7 @@ defmodule Mix.Tasks.Compile.SnakepitNativeTest do
     File.mkdir_p!(host)
     copy_of_this_project(source)
     File.cp_r!(Path.join(@root, "priv/python"), Path.join(source, "priv/python"))
-    host_project(host, path: source)
+    HostProject.make(host, path: source)
     environment = [{"MIX_ENV", "prod"}, {"SNAKEPIT_NATIVE_DIR", @prebuilt}]
 
     script =
@@ -157,26 +131,6 @@ defmodule Mix.Tasks.Compile.SnakepitNativeTest do
     code = "{:ok, _} = Application.ensure_all_started(:host); #{code}"
     assert {output, 0} = System.cmd(command, ["eval", code], env: environment(host))
     assert output =~ ~r/id=[0-9a-z]{7}\n/
-  end
-
-  test "a git dependency is built by cargo, and nothing slow happens the second time", context do
-    if File.exists?(Path.join(@root, ".git")) do
-      # As a user gets it: what is committed and nothing else.
-      host_project(context.directory, git: "file://" <> @root)
-      assert {_output, 0} = mix(context.directory, ["deps.get"])
-      assert {output, 0} = mix(context.directory, ["compile"])
-      assert output =~ "Building Snakepit's native code"
-
-      code = ~s|IO.puts("id=" <> Snakepit.RunID.generate())|
-      assert {output, 0} = mix(context.directory, ["run", "-e", code])
-      assert output =~ ~r/id=[0-9a-z]{7}\n/
-      refute output =~ "Building"
-
-      assert {output, 0} = mix(context.directory, ["deps.compile", "snakepit"])
-      refute output =~ "Building"
-    else
-      IO.puts("skipped: this is not a git checkout")
-    end
   end
 
   test "without cargo the error says what is needed", context do

@@ -8,8 +8,7 @@ defmodule Snakepit.GuardianTest do
 
   describe "the gate" do
     test "a spawned process has run nothing until it is released" do
-      marker = Path.join(System.tmp_dir!(), "snakepit_gate_#{System.unique_integer([:positive])}")
-      on_exit(fn -> File.rm(marker) end)
+      marker = Path.join(Beam.temporary_directory(), "marker")
       {:ok, child} = Guardian.spawn(Command.new!(cmd: ["touch", marker]))
       assert ProcScan.running?(child.os_pid)
       assert {:ok, "snakepit_guardi\n"} = File.read("/proc/#{child.os_pid}/comm")
@@ -113,11 +112,7 @@ defmodule Snakepit.GuardianTest do
 
   describe "what cannot run" do
     test "says the step and the reason, and leaves nothing" do
-      directory =
-        Path.join(System.tmp_dir!(), "snakepit_bad_#{System.unique_integer([:positive])}")
-
-      File.mkdir_p!(directory)
-      on_exit(fn -> File.rm_rf!(directory) end)
+      directory = Beam.temporary_directory()
       no_shebang = Path.join(directory, "no_shebang")
       File.write!(no_shebang, "echo hello\n")
       File.chmod!(no_shebang, 0o755)

@@ -19,8 +19,7 @@ defmodule Snakepit.NativeTest do
 
   describe "a sealed record" do
     test "comes back from DETS as it was" do
-      path = Path.join(System.tmp_dir!(), "snakepit_record_#{System.unique_integer([:positive])}")
-      on_exit(fn -> File.rm(path) end)
+      path = Path.join(Snakepit.Test.Beam.temporary_directory(), "record")
       {:ok, table} = :dets.open_file(make_ref(), file: String.to_charlist(path))
 
       reserved = %{

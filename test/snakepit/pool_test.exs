@@ -49,7 +49,7 @@ defmodule Snakepit.PoolTest do
     assert {:error, %Error{reason: :timeout}} = Pool.await_ready(pool, 50)
     # Nor does it hold up the end.
     {us, :ok} = :timer.tc(fn -> GenServer.stop(pool) end)
-    assert us < 5_000_000
+    assert us < 30_000_000
   end
 
   test "callers wait in order, and time out with a reason" do
@@ -72,7 +72,7 @@ defmodule Snakepit.PoolTest do
       end)
 
     assert Exception.message(error) =~ "no worker was free"
-    turns = for _ <- 1..20, do: receive(do: ({:turn, n} -> n), after: (5_000 -> :none))
+    turns = for _ <- 1..20, do: receive(do: ({:turn, n} -> n), after: (20_000 -> :none))
     assert turns == Enum.to_list(1..20)
     assert %{idle: 1, queued: 0} = Pool.info(pool)
   end
@@ -122,8 +122,7 @@ defmodule Snakepit.PoolTest do
 
     assert {:error, %Error{reason: :worker_down} = error} =
              Pool.with_worker(pool, fn worker ->
-               kill(Worker.os_pid!(worker))
-               await_down(worker)
+               end_by(worker, fn -> kill(Worker.os_pid!(worker)) end)
                Worker.os_pid!(worker)
              end)
 
@@ -132,7 +131,11 @@ defmodule Snakepit.PoolTest do
     assert %{last_error: %Error{signal: :sigkill}, workers: [%{restarts: 2}]} = Pool.info(pool)
   end
 
+  @tag :long
   test "a program that cannot start does not burn the processor, and says why" do
+    # Order: before the first attempt.
+    begun = System.monotonic_time(:millisecond)
+
     pool =
       start(
         size: 2,
@@ -146,9 +149,8 @@ defmodule Snakepit.PoolTest do
     assert two.restarts > 0
 
     # 0, 100, 200, 400 ms: the fifth attempt of each is at least 700 ms away from the first.
-    begun = System.monotonic_time(:millisecond)
     eventually(fn -> Enum.all?(Pool.list_workers(pool), &(&1.restarts >= 5)) end)
-    assert System.monotonic_time(:millisecond) - begun > 600
+    assert System.monotonic_time(:millisecond) - begun >= 700
 
     absent = start(size: 1, worker: [cmd: ["no-such-program-anywhere"]])
     assert %{workers: [%{last_error: %Error{reason: :enoent}}]} = Pool.info(absent)
@@ -174,7 +176,7 @@ defmodule Snakepit.PoolTest do
     pool = start(size: 2, worker: [cmd: ["sleep", token]])
     assert Pool.resize(pool, 5) == :ok
     eventually(fn -> match?(%{size: 5, idle: 5}, Pool.info(pool)) end)
-    assert length(Family.members(token)) == 5
+    eventually(fn -> length(Family.members(token)) == 5 end)
 
     :mine =
       Pool.with_worker(pool, fn worker ->
@@ -215,8 +217,8 @@ defmodule Snakepit.PoolTest do
 
     true =
       Pool.with_worker(pool, fn worker ->
-        assert Pool.restart_worker(pool, worker, force: true) == :ok
-        assert await_down(worker) == :shutdown
+        restart = fn -> assert Pool.restart_worker(pool, worker, force: true) == :ok end
+        assert end_by(worker, restart) == :shutdown
       end)
 
     eventually(fn ->
@@ -230,7 +232,7 @@ defmodule Snakepit.PoolTest do
   test "killed with :kill, it takes its workers along" do
     token = Family.token()
     pool = start(size: 5, worker: [cmd: ["sleep", token]])
-    assert length(Family.members(token)) == 5
+    eventually(fn -> length(Family.members(token)) == 5 end)
     Process.exit(pool, :kill)
     eventually(fn -> Family.members(token) == [] end)
     eventually(fn -> ProcessRegistry.list_all_workers() == [] end)

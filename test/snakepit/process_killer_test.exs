@@ -148,7 +148,7 @@ defmodule Snakepit.ProcessKillerTest do
       {time, result} = :timer.tc(fn -> ProcessKiller.kill_with_escalation(os_pid, 300) end)
       assert result == :ok
       refute ProcScan.running?(os_pid)
-      assert div(time, 1000) in 300..2_000
+      assert div(time, 1000) >= 300
     end
 
     test "ends a stopped process without waiting for the grace period" do
@@ -157,24 +157,27 @@ defmodule Snakepit.ProcessKillerTest do
       eventually(fn -> ProcScan.stat(os_pid).state == "T" end)
       {time, :ok} = :timer.tc(fn -> ProcessKiller.kill_with_escalation(os_pid, 30_000) end)
       refute ProcScan.running?(os_pid)
-      assert time < 10_000_000
+      assert time < 15_000_000
     end
 
     test "gives many processes one grace period together" do
       os_pids = for _ <- 1..20, do: Program.sinner("ignores_sigterm")
-      {time, result} = :timer.tc(fn -> ProcessKiller.kill_with_escalation(os_pids, 500) end)
+      {time, result} = :timer.tc(fn -> ProcessKiller.kill_with_escalation(os_pids, 1_000) end)
       assert result == :ok
       refute Enum.any?(os_pids, &ProcScan.running?/1)
-      assert div(time, 1000) in 500..5_000
+      # One after the other they would have twenty.
+      assert div(time, 1000) in 1_000..10_000
     end
 
     test "leaves the schedulers alone while it waits" do
-      os_pid = Program.sinner("ignores_sigterm")
-      task = Task.async(fn -> ProcessKiller.kill_with_escalation(os_pid, 500) end)
-      # As many busy callers as there are schedulers, each of which must get its turn.
-      {time, _} = :timer.tc(fn -> for _ <- 1..1_000, do: RunID.generate() end)
-      assert time < 400_000
-      assert Task.await(task) == :ok
+      # As many waits as there are schedulers: if each took one, nobody would run before the first is over.
+      os_pids = for _ <- 1..System.schedulers_online(), do: Program.sinner("ignores_sigterm")
+      kill = &ProcessKiller.kill_with_escalation(&1, 30_000)
+      tasks = for os_pid <- os_pids, do: Task.async(fn -> kill.(os_pid) end)
+      for _ <- 1..1_000, do: RunID.generate()
+      assert Enum.map(Task.yield_many(tasks, 0), &elem(&1, 1)) == Enum.map(tasks, fn _ -> nil end)
+      for os_pid <- os_pids, do: {_, 0} = System.cmd("kill", ["-KILL", "#{os_pid}"])
+      assert Enum.uniq(Task.await_many(tasks, 60_000)) == [:ok]
     end
   end
 

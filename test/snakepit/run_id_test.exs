@@ -22,7 +22,7 @@ defmodule Snakepit.RunIDTest do
     assert ids |> Enum.uniq() |> length() == 50_000
   end
 
-  @tag timeout: 120_000
+  @tag :long
   test "eight BEAMs started at once make 100,000 different ids" do
     ebin = Application.app_dir(:snakepit, "ebin")
     code = "for _ <- 1..12_500, do: IO.puts(Snakepit.RunID.generate())"

@@ -1,6 +1,8 @@
 defmodule Snakepit.TelemetryTest do
   # In a second BEAM, because one that has `:telemetry` cannot be without it any more.
-  use Snakepit.Test.WorkerCase, async: false
+  use ExUnit.Case, async: true
+
+  import Snakepit.Test.WorkerCase, only: [fixture: 1, sh: 1]
 
   alias Snakepit.Test.Beam
 
@@ -216,7 +218,9 @@ defmodule Snakepit.TelemetryTest do
       for {[:snakepit, :heartbeat, ^name], numbers, metadata} <- events, do: {numbers, metadata}
     end
 
-    assert length(of.(:ping_sent)) == 4
+    # Two that are answered, if late, and two that are not. On a busy machine an answer may be late enough
+    # to be missed first: then there is a ping more.
+    assert length(of.(:ping_sent)) >= 4
 
     assert Enum.all?(
              of.(:ping_sent),
@@ -231,7 +235,7 @@ defmodule Snakepit.TelemetryTest do
     assert [
              {%{count: 1, missed_count: 1}, %{worker_id: "e", timeout_threshold_ms: 300}},
              {%{missed_count: 2}, _}
-           ] = of.(:timeout)
+           ] = Enum.take(of.(:timeout), -2)
 
     assert {[:snakepit, :process, :terminated], _, %{reason: :heartbeat_timeout}} =
              Enum.find(events, &match?({[_, _, :terminated], _, _}, &1))
@@ -244,7 +248,7 @@ defmodule Snakepit.TelemetryTest do
     assert Beam.run(beam, "Snakepit.ProcessTelemetry.attach_default_handlers()") ==
              {:error, :already_exists}
 
-    path = temporary_path("log")
+    path = Path.join(Beam.temporary_directory(), "log")
 
     Beam.run(beam, """
     :ok = :logger.add_handler(:file, :logger_std_h, %{config: %{file: #{inspect(String.to_charlist(path))}}})

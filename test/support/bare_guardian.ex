@@ -115,8 +115,10 @@ defmodule Snakepit.Test.BareGuardian do
 
   @doc "Goes away, as a BEAM does that dies, and waits for the guardian to end."
   def abandon(guardian) do
+    # Order: who it is, as long as it is there.
+    process = guardian.os_pid && ProcScan.stat(guardian.os_pid)
     close(guardian.port)
-    Eventually.eventually(fn -> not ProcScan.running?(guardian.os_pid) end, 10_000)
+    Eventually.eventually(fn -> not ProcScan.running?(process) end)
   end
 
   # A guardian that ends closes the port from its side, at any moment.

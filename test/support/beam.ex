@@ -72,18 +72,19 @@ defmodule Snakepit.Test.Beam do
 
   @doc "Kills the BEAM and its guardian at one instant, so that nobody is left to clean up."
   def kill_with_guardian(beam) do
-    guardian = run(beam, "Snakepit.Guardian.os_pid()")
+    guardian = ProcScan.stat(run(beam, "Snakepit.Guardian.os_pid()"))
     # Stopped first: between two signals it would have the time to sweep up after the guardian.
     kill(beam, "STOP")
     Eventually.eventually(fn -> ProcScan.stat(beam.os_pid).state == "T" end)
-    {_output, 0} = System.cmd("kill", ["-KILL", "#{guardian}", "#{beam.os_pid}"])
+    {_output, 0} = System.cmd("kill", ["-KILL", "#{guardian.os_pid}", "#{beam.os_pid}"])
     await_end(beam)
     Eventually.eventually(fn -> not ProcScan.running?(guardian) end)
   end
 
   @doc "Waits until the BEAM is gone."
-  def await_end(beam, timeout_ms \\ 10_000) do
-    Eventually.eventually(fn -> not ProcScan.running?(beam.os_pid) end, timeout_ms)
+  def await_end(beam, timeout_ms \\ 30_000) do
+    process = Map.take(beam, [:os_pid, :start])
+    Eventually.eventually(fn -> not ProcScan.running?(process) end, timeout_ms)
   end
 
   @doc "The runs that are recorded in a data directory."

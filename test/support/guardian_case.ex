@@ -37,13 +37,13 @@ defmodule Snakepit.Test.GuardianCase do
 
   @doc "How a child ended, and the end of its output."
   def await_exit(%{id: id}) do
-    assert_receive {Guardian, ^id, {:exited, exit, tail}}, 5_000
+    assert_receive {Guardian, ^id, {:exited, exit, tail}}, 20_000
     {exit, tail}
   end
 
   @doc "How many had to be killed before nothing was left of a child's tree."
   def await_gone(%{id: id}) do
-    assert_receive {Guardian, ^id, {:tree_gone, killed}}, 10_000
+    assert_receive {Guardian, ^id, {:tree_gone, killed}}, 20_000
     killed
   end
 

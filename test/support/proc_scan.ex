@@ -4,13 +4,20 @@ defmodule Snakepit.Test.ProcScan do
   """
 
   @doc "Every process, ended ones that nobody has reaped included; see `stat/1`."
-  def all do
-    for name <- File.ls!("/proc"), {os_pid, ""} <- [Integer.parse(name)], stat = stat(os_pid) do
-      stat
-    end
-  end
+  def all, do: for(os_pid <- os_pids(), stat = stat(os_pid), do: stat)
 
-  @doc "Whether the process is there and no zombie."
+  defp os_pids,
+    do: for(name <- File.ls!("/proc"), {os_pid, ""} <- [Integer.parse(name)], do: os_pid)
+
+  @doc """
+  Whether the process is there and no zombie. Takes a pid, or what `stat/1` has given: a pid that has
+  become another's in the meantime is not that process.
+  """
+  def running?(%{os_pid: os_pid, start: start}),
+    do: match?(%{start: ^start, state: state} when state not in ["Z", "X"], stat(os_pid))
+
+  def running?(nil), do: false
+
   def running?(os_pid) do
     case stat(os_pid) do
       nil -> false
@@ -40,20 +47,21 @@ defmodule Snakepit.Test.ProcScan do
 
   @doc "What runs with this very argument on its command line."
   def with_argument(argument) do
-    for %{os_pid: os_pid, state: state} <- all(),
-        state not in ["Z", "X"],
+    # Order: what most have not is looked at first, since this is asked again and again.
+    for os_pid <- os_pids(),
         {:ok, line} <- [File.read("/proc/#{os_pid}/cmdline")],
         argument in String.split(line, <<0>>),
+        running?(os_pid),
         do: os_pid
   end
 
   @doc "What runs under one of these names with this variable in its environment."
   def with_variable(variable, value, names) do
-    for %{os_pid: os_pid, state: state} <- all(),
-        state not in ["Z", "X"],
+    for os_pid <- os_pids(),
         name(os_pid) in names,
         {:ok, environment} <- [File.read("/proc/#{os_pid}/environ")],
         "#{variable}=#{value}" in String.split(environment, <<0>>),
+        running?(os_pid),
         do: os_pid
   end
 
@@ -75,9 +83,9 @@ defmodule Snakepit.Test.ProcScan do
 
   @doc "What runs as this user."
   def of_user(uid) do
-    for %{os_pid: os_pid, state: state} <- all(),
-        state not in ["Z", "X"],
+    for os_pid <- os_pids(),
         {:ok, %{uid: ^uid}} <- [File.stat("/proc/#{os_pid}")],
+        running?(os_pid),
         do: os_pid
   end
 

@@ -36,7 +36,7 @@ defmodule Snakepit.Test.Program do
         on_exit(fn -> finish(process, holder) end)
         process.os_pid
     after
-      10_000 -> raise "#{executable} did not get ready"
+      30_000 -> raise "#{executable} did not get ready"
     end
   end
 
@@ -48,18 +48,18 @@ defmodule Snakepit.Test.Program do
   @doc "`sleep`, for as long as any test takes."
   def sleeper(opts \\ []), do: start("sleep", ["600"], opts)
 
-  # Until then it is a copy of the BEAM's own helper. A program that has ended was executed too.
+  # Until then it is a copy of the BEAM's own helper; and it has its new name a moment before it has its
+  # arguments and its environment. A program that has ended was executed too.
   defp executed?(os_pid) do
-    File.read("/proc/#{os_pid}/comm") != {:ok, "erl_child_setup\n"}
+    File.read("/proc/#{os_pid}/comm") != {:ok, "erl_child_setup\n"} and
+      (ProcScan.command(os_pid) != "" or not ProcScan.running?(os_pid))
   end
 
   # The test may have ended it, and its pid may be another's by now: the start time tells.
-  defp finish(%{os_pid: os_pid, start: start}, holder) do
-    running? = fn -> ProcScan.running?(os_pid) and ProcScan.stat(os_pid)[:start] == start end
-
-    if running?.() do
-      System.cmd("kill", ["-KILL", Integer.to_string(os_pid)], stderr_to_stdout: true)
-      Eventually.eventually(fn -> not running?.() end)
+  defp finish(process, holder) do
+    if ProcScan.running?(process) do
+      System.cmd("kill", ["-KILL", Integer.to_string(process.os_pid)], stderr_to_stdout: true)
+      Eventually.eventually(fn -> not ProcScan.running?(process) end)
     end
 
     send(holder, :finish)

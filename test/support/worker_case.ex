@@ -26,13 +26,39 @@ defmodule Snakepit.Test.WorkerCase do
     before = remains()
 
     # Whatever the test left: it dies with the test process, and this is how long it may take.
-    on_exit(fn -> eventually(fn -> remains() == before end, 10_000) end)
+    on_exit(fn -> eventually(fn -> remains() -- before == [] end) end)
   end
 
-  @doc "What there is of workers: registered ids and running processes, by the judge."
+  @doc """
+  What there is of workers: registered ids and running processes, by the judge. What another test has
+  left may go at any time, so what counts is whether there is anything new.
+  """
   def remains do
     ids = for {id, _info} <- ProcessRegistry.list_all_workers(), do: id
-    {Enum.sort(ids), Enum.sort(ProcScan.descendants(String.to_integer(System.pid())))}
+
+    processes =
+      for os_pid <- ProcScan.descendants(String.to_integer(System.pid())),
+          %{start: start} <- [ProcScan.stat(os_pid)],
+          do: {os_pid, start}
+
+    ids ++ processes
+  end
+
+  @doc """
+  For tests that kill the guardian again and again: Snakepit's supervisor forgives so many restarts within a
+  few seconds, and those of other tests are not to count, before these nor after them.
+  """
+  def fresh_supervisor do
+    restart = fn ->
+      :ok = Application.stop(:snakepit)
+      {:ok, _} = Application.ensure_all_started(:snakepit)
+    end
+
+    # What a test logs is not shown, but this is no test.
+    quietly = fn -> ExUnit.CaptureLog.capture_log(restart) end
+    on_exit(quietly)
+    quietly.()
+    :ok
   end
 
   @doc "A shell script as a worker's command."
@@ -41,21 +67,27 @@ defmodule Snakepit.Test.WorkerCase do
   @doc "For scripts that wait for a signal: with a dash some seemed to miss it."
   def bash(script), do: ["bash", "-c", script]
 
-  @doc "Waits for a worker's end and gives the reason."
-  def await_down(worker, timeout \\ 10_000) do
+  @doc """
+  Waits for the end of a worker that the test is linked to, and gives the reason. It may be gone before
+  it is monitored; the link tells why, but not before `:noproc` is told.
+  """
+  def await_down(worker, timeout \\ 20_000) do
     monitor = Process.monitor(worker)
-    assert_receive {:DOWN, ^monitor, :process, _pid, reason}, timeout
 
-    if reason == :noproc, do: told(worker), else: reason
+    receive do
+      {:DOWN, ^monitor, :process, _pid, reason} when reason != :noproc -> reason
+      {:EXIT, ^worker, reason} -> Process.demonitor(monitor, [:flush]) && reason
+    after
+      timeout -> flunk("#{inspect(worker)} has not ended, or is not linked to the test")
+    end
   end
 
-  # One that was gone before it was monitored has told the test, which is linked to it.
-  defp told(worker) do
-    receive do
-      {:EXIT, ^worker, reason} -> reason
-    after
-      0 -> :noproc
-    end
+  @doc "Has a process end, whoever is linked to it, and gives the reason: it is monitored before the cause."
+  def end_by(pid, cause) do
+    monitor = Process.monitor(pid)
+    cause.()
+    assert_receive {:DOWN, ^monitor, :process, _pid, reason}, 20_000
+    reason
   end
 
   @doc "Sends a signal from outside, as anybody might."
@@ -73,6 +105,15 @@ defmodule Snakepit.Test.WorkerCase do
 
     on_exit(fn -> File.rm_rf!(path) end)
     path
+  end
+
+  @doc "The number that a script has written to a file, as a line; `nil` if it is not there or not whole."
+  def number_in(path) do
+    with {:ok, text} <- File.read(path), {number, "\n"} <- Integer.parse(text) do
+      number
+    else
+      _not_yet -> nil
+    end
   end
 
   @doc "The path of a program for tests."

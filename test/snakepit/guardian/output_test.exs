@@ -17,8 +17,7 @@ defmodule Snakepit.Guardian.OutputTest do
 
   test "null keeps nothing, a file gets all of it" do
     assert output(["echo", "x"], stdio: :null) == ""
-    path = Path.join(System.tmp_dir!(), "snakepit_out_#{System.unique_integer([:positive])}")
-    on_exit(fn -> File.rm(path) end)
+    path = Path.join(Snakepit.Test.Beam.temporary_directory(), "output")
     assert output(["sh", "-c", "echo one; echo two >&2"], stdio: {:file, path}) == ""
     assert output(["echo", "three"], stdio: {:file, path}) == ""
     assert File.read!(path) == "one\ntwo\nthree\n"

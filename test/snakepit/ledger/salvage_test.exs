@@ -168,6 +168,7 @@ defmodule Snakepit.Ledger.SalvageTest do
   end
 
   # The longest way through the file for the least that is found.
+  @tag :long
   test "beginnings of objects without an end do not take for ever", context do
     header = binary_part(context.bytes, 0, @header_bytes)
 

@@ -62,7 +62,7 @@ defmodule Snakepit.Pool.ApplicationCleanupTest do
       late = start_stray()
 
       assert %{stopped: 1, killed: 0, survivors: []} =
-               ApplicationCleanup.run(1_000, 1_000, last: true)
+               ApplicationCleanup.run(20_000, 20_000, last: true)
 
       refute ProcScan.running?(late)
       refute ProcScan.running?(stray)
@@ -73,7 +73,7 @@ defmodule Snakepit.Pool.ApplicationCleanupTest do
     run = Snakepit.Run.current!()
     stray = start_stray()
     refute Predecessor.any?(run)
-    assert %{stopped: 0, killed: 0, survivors: []} = ApplicationCleanup.run(1_000, 1_000)
+    assert %{stopped: 0, killed: 0, survivors: []} = ApplicationCleanup.run(20_000, 20_000)
     assert ProcScan.running?(stray)
 
     [guardian, server] = [Guardian.os_pid(), Process.whereis(Guardian)]
@@ -87,7 +87,7 @@ defmodule Snakepit.Pool.ApplicationCleanupTest do
     refute ProcScan.running?(stray)
     late = start_stray()
     assert Predecessor.any?(run)
-    assert %{stopped: 1, survivors: []} = ApplicationCleanup.run(1_000, 1_000)
+    assert %{stopped: 1, survivors: []} = ApplicationCleanup.run(20_000, 20_000)
     refute ProcScan.running?(late)
   end
 

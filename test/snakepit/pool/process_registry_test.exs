@@ -194,9 +194,14 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
   end
 
   test "the name of an owner that died before anybody watched it is free again" do
+    # It looks for new owners by itself too, each second.
+    :ok = :sys.suspend(ProcessRegistry)
     {owner, :ok} = agent(fn -> ProcessRegistry.reserve_worker("w") end)
+    monitor = Process.monitor(owner)
     Process.exit(owner, :kill)
+    assert_receive {:DOWN, ^monitor, :process, ^owner, :killed}
     assert {:error, %Error{reason: :already_registered}} = ProcessRegistry.reserve_worker("w")
+    :ok = :sys.resume(ProcessRegistry)
     eventually(fn -> not ProcessRegistry.worker_registered?("w") end)
     assert ProcessRegistry.reserve_worker("w") == :ok
   end
@@ -292,17 +297,21 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
 
   test "a worker that is forgotten is not watched any more, its owner's next one is" do
     watched = fn -> Map.keys(:sys.get_state(ProcessRegistry).workers) end
+    # It looks for new ones each second, and when it is told to.
+    look = fn -> GenServer.cast(ProcessRegistry, :watch_new) end
 
     for _ <- 1..2 do
       :ok = ProcessRegistry.reserve_worker("watched")
-      eventually(fn -> "watched" in watched.() end)
+      look.()
+      assert "watched" in watched.()
       :ok = ProcessRegistry.unregister_worker("watched")
       eventually(fn -> "watched" not in watched.() end)
     end
 
     # The name may be taken again before the registry has heard of the first end.
     :ok = ProcessRegistry.reserve_worker("watched")
-    eventually(fn -> "watched" in watched.() end)
+    look.()
+    assert "watched" in watched.()
     :ok = :sys.suspend(ProcessRegistry)
     :ok = ProcessRegistry.unregister_worker("watched")
     :ok = ProcessRegistry.reserve_worker("watched")

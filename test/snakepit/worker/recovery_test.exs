@@ -13,6 +13,8 @@ defmodule Snakepit.Worker.RecoveryTest do
     server: quote(do: Process.exit(Process.whereis(Guardian), :kill))
   ]
 
+  setup_all do: fresh_supervisor()
+
   # Another process than this one.
   defp await_another(worker, os_pid), do: eventually(fn -> another(worker, os_pid) end, 20_000)
 
