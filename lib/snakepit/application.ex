@@ -7,18 +7,8 @@ defmodule Snakepit.Application do
 
   alias Snakepit.HeartbeatMonitor.Poller
 
-  alias Snakepit.{
-    Accounts,
-    Auditor,
-    Config,
-    Error,
-    Guardian,
-    Native,
-    Run,
-    RunState,
-    SelfTest,
-    Strays
-  }
+  alias Snakepit.{Accounts, Auditor, Config, Error, Guardian, Native, Run, RunState, SelfTest}
+  alias Snakepit.Cleanup.Strays
 
   alias Snakepit.Telemetry
   alias Snakepit.Pool.{ApplicationCleanup, PIDLedger, ProcessRegistry}
@@ -30,7 +20,7 @@ defmodule Snakepit.Application do
 
   # What says that a file cannot be opened. Where modules are loaded when they are first called, it could not be
   # loaded then.
-  @words_for_errors [Error, Snakepit.Worker.Tail, :erl_posix_msg]
+  @words_for_errors [Error, Snakepit.Output.Tail, :erl_posix_msg]
 
   @impl true
   def start(_type, _args) do

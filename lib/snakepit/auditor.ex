@@ -14,7 +14,8 @@ defmodule Snakepit.Auditor do
 
   require Logger
 
-  alias Snakepit.{Config, Reaper, Run, Strays, Telemetry}
+  alias Snakepit.{Config, Run, Telemetry}
+  alias Snakepit.Cleanup.{Reaper, Strays}
   alias Snakepit.Ledger.SignOfLife
   alias Snakepit.Pool.ProcessRegistry
 

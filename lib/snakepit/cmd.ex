@@ -4,7 +4,7 @@ defmodule Snakepit.Cmd do
   # `Snakepit.cmd/3` and `Snakepit.run/3`: a program is run to its end and its output collected.
 
   alias Snakepit.{Error, OneShot, Options, Result, Telemetry}
-  alias Snakepit.Worker.Tail
+  alias Snakepit.Output.Tail
 
   # Linux numbers, from 1: what a shell adds to 128.
   @signals ~w(sighup sigint sigquit sigill sigtrap sigabrt sigbus sigfpe sigkill sigusr1 sigsegv

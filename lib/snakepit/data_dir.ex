@@ -8,7 +8,8 @@ defmodule Snakepit.DataDir do
   require Logger
 
   alias Snakepit.DataDir.{Default, Instance, Place}
-  alias Snakepit.{Error, History, Native}
+  alias Snakepit.{Error, Native}
+  alias Snakepit.Ledger.RunDirectory
 
   @doc """
   Chooses the directory, makes it if need be, and checks whose it is. Gives it and its instance, which
@@ -53,7 +54,7 @@ defmodule Snakepit.DataDir do
   @doc "Those of them that nobody has closed. Raises as `runs!/1` does."
   @spec open_runs!(Path.t()) :: [listed()]
   def open_runs!(path),
-    do: Enum.reject(runs!(path), fn {_id, _directory, files} -> History.closed?(files) end)
+    do: Enum.reject(runs!(path), fn {_id, _directory, files} -> RunDirectory.closed?(files) end)
 
   defp paths(path, own),
     do: for({id, files} <- Enum.sort(own), do: {id, Path.join(path, id), files})

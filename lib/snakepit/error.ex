@@ -33,7 +33,7 @@ defmodule Snakepit.Error do
   end of what it wrote, where there is something to be learned from it.
   """
 
-  alias Snakepit.Worker.Tail
+  alias Snakepit.Output.Tail
 
   @type t :: %__MODULE__{
           operation: atom(),

@@ -51,7 +51,7 @@ defmodule Snakepit.Guardian do
   @connect_timeout 5_000
   # What is read at once from a socket of the `:socket` module, which reads 8 KiB by itself.
   @read_bytes 65_536
-  @no_door [:econnrefused, :enoent, :econnreset, :epipe, :closed]
+  @no_listener [:econnrefused, :enoent, :econnreset, :epipe, :closed]
 
   # Checked in the caller, and not where a wrong one would take the guardian down.
   @spawn [
@@ -169,7 +169,7 @@ defmodule Snakepit.Guardian do
     token = :crypto.strong_rand_bytes(16)
     first = [:binary, active: false, packet: :raw]
 
-    with {:ok, path} <- door(),
+    with {:ok, path} <- listener(),
          {:ok, socket} <- :gen_tcp.connect({:local, path}, 0, first, @connect_timeout) do
       shown = with :ok <- :gen_tcp.send(socket, token), do: :inet.setopts(socket, options)
 
@@ -186,7 +186,7 @@ defmodule Snakepit.Guardian do
   def connect_socket do
     token = :crypto.strong_rand_bytes(16)
 
-    with {:ok, path} <- door(),
+    with {:ok, path} <- listener(),
          {:ok, socket} <- :socket.open(:local, :stream) do
       shown =
         with :ok <- :socket.setopt(socket, {:otp, :rcvbuf}, @read_bytes),
@@ -199,9 +199,9 @@ defmodule Snakepit.Guardian do
     end
   end
 
-  # One that is gone leaves a path that leads nowhere, until the next one has a door of its own.
-  defp door do
-    case Server.door(Run.current()) do
+  # The path of a guardian that is gone leads nowhere, until the next one has a socket of its own.
+  defp listener do
+    case Server.listener(Run.current()) do
       nil ->
         {:error, :closed}
 
@@ -224,9 +224,9 @@ defmodule Snakepit.Guardian do
 
   defp not_connected(%Error{} = error), do: {:error, error}
 
-  # Its door goes with the guardian, and its server may not have heard of that yet.
+  # The socket goes with the guardian, and the server may not have heard of that yet.
   defp not_connected(reason) do
-    reason = if reason in @no_door, do: :guardian_down, else: reason
+    reason = if reason in @no_listener, do: :guardian_down, else: reason
     {:error, %Error{operation: :connect, reason: reason}}
   end
 

@@ -7,8 +7,7 @@ defmodule Snakepit.OneShot do
   # There is no BEAM process in between. The caller's death closes the connection and ends the tree, as
   # for any owner; and the socket is read by the caller, so who does not read makes the process wait.
 
-  alias Snakepit.{Command, Error, Guardian, Options}
-  alias Snakepit.Worker.Launch
+  alias Snakepit.{Command, Error, Guardian, Launch, Options}
 
   # What the tree of a program that has ended, or is interrupted, gets to end by itself.
   @stop_timeout 2_000

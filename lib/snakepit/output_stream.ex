@@ -4,7 +4,7 @@ defmodule Snakepit.OutputStream do
   # `Snakepit.stream!/2`: the output of a program as a lazy stream.
 
   alias Snakepit.{Error, OneShot, Options}
-  alias Snakepit.Worker.Lines
+  alias Snakepit.Output.Lines
 
   @schema OneShot.schema(
             packet: [

@@ -18,7 +18,7 @@ defmodule Snakepit.ProcessTelemetry do
   require Logger
 
   alias Snakepit.Error
-  alias Snakepit.Worker.Ending
+  alias Snakepit.Worker.Exit
 
   @handler "snakepit-default-handlers"
 
@@ -57,7 +57,7 @@ defmodule Snakepit.ProcessTelemetry do
   end
 
   def handle([:snakepit, :process, :terminated], measurements, metadata, _config) do
-    if Ending.orderly?(metadata.reason) do
+    if Exit.orderly?(metadata.reason) do
       Logger.info(
         "Snakepit worker #{metadata.worker_id} ended after #{measurements.uptime_ms} ms " <>
           "(OS process #{metadata.os_pid})"

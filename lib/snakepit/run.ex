@@ -6,7 +6,7 @@ defmodule Snakepit.Run do
 
   alias Snakepit.{DataDir, Error, Native, RunID, Telemetry}
   alias Snakepit.Guardian.Grace
-  alias Snakepit.Ledger.{Journal, Place}
+  alias Snakepit.Ledger.{Journal, Place, RunDirectory}
 
   # What `flock` answers where there is no such thing.
   @without_locks [:enosys, :enolck, :eopnotsupp, :eperm]
@@ -128,7 +128,7 @@ defmodule Snakepit.Run do
 
   # Here, too, one who looked for dead runs may have removed it as an empty one.
   defp lock(directory) do
-    case Native.lock_take(Path.join(directory, "lock")) do
+    case Native.lock_take(RunDirectory.lock(directory)) do
       {:ok, nil} -> :taken
       {:ok, lock} -> {:ok, lock}
       {:error, {:enoent, _}} -> :taken

@@ -16,8 +16,8 @@ defmodule Snakepit.RunState do
 
   """
 
-  alias Snakepit.{Error, History, Run}
-  alias Snakepit.Ledger.Journal
+  alias Snakepit.{Error, Run}
+  alias Snakepit.Ledger.{History, Journal}
 
   # The only state that may follow each.
   @next %{

@@ -8,7 +8,7 @@ defmodule Snakepit.HostileFramesTest do
 
   @moduletag timeout: 120_000
 
-  @visitor Path.expand("../fixtures/visits_the_door.py", __DIR__)
+  @visitor Path.expand("../fixtures/connects_to_the_listener.py", __DIR__)
 
   setup do
     # A port whose guardian has ended may be written to: that must not end the test.
@@ -256,9 +256,9 @@ defmodule Snakepit.HostileFramesTest do
     [spawn, spawn, BareGuardian.hello(guardian)] ++ Enum.map(requests, &Native.wire_encode/1)
   end
 
-  describe "at the door" do
+  describe "at the listener" do
     setup do
-      %{address: Guardian.Server.door(Snakepit.Run.current!())}
+      %{address: Guardian.Server.listener(Snakepit.Run.current!())}
     end
 
     defp visit(address) do
@@ -272,7 +272,7 @@ defmodule Snakepit.HostileFramesTest do
     end
 
     # Whatever happened there, a connection made as it should be still works.
-    defp assert_door_works do
+    defp assert_listener_works do
       {:ok, socket, token} = Guardian.connect()
       assert :ok = pipe(token)
       assert {:ok, "hello\n"} = :gen_tcp.recv(socket, 0, 5_000)
@@ -294,11 +294,11 @@ defmodule Snakepit.HostileFramesTest do
         :gen_tcp.close(socket)
       end
 
-      assert_door_works()
+      assert_listener_works()
       assert_unharmed(context)
     end
 
-    test "a token opens the door once, and only the right one does", context do
+    test "a token is good for one connection, and only the right one does", context do
       {:ok, socket, token} = Guardian.connect()
       <<first, rest::binary>> = token
       wrong = <<Bitwise.bxor(first, 1), rest::binary>>
@@ -322,21 +322,21 @@ defmodule Snakepit.HostileFramesTest do
       assert_receive {^visitor, {:data, {:eol, "shown out"}}}, 10_000
       assert {:error, %Error{step: :stdio, reason: :enotconn}} = pipe(token)
       Port.close(visitor)
-      assert_door_works()
+      assert_listener_works()
       assert_unharmed(context)
     end
 
     test "silent visitors do not keep others out", %{address: address} = context do
       silent = for _ <- 1..200, do: visit(address)
-      assert_door_works()
+      assert_listener_works()
       Enum.each(silent, &:gen_tcp.close/1)
-      assert_door_works()
+      assert_listener_works()
       assert_unharmed(context)
     end
 
     test "300 connections at once all arrive", context do
       1..300
-      |> Task.async_stream(fn _ -> assert_door_works() end,
+      |> Task.async_stream(fn _ -> assert_listener_works() end,
         max_concurrency: 300,
         timeout: 30_000
       )
@@ -359,7 +359,7 @@ defmodule Snakepit.HostileFramesTest do
       end
 
       staying = staying ++ stay.()
-      for _ <- 1..100, do: assert_door_works()
+      for _ <- 1..100, do: assert_listener_works()
       eventually(fn -> open.() < before + 80 end)
 
       for {:ok, socket, token} <- staying do

@@ -119,7 +119,7 @@ defmodule Snakepit.LedgerFuzzTest do
         if rem(round, 20) == 0,
           do:
             "Application.stop(:snakepit); {:ok, _} = Application.ensure_all_started(:snakepit); :ok",
-          else: "Snakepit.Reaper.reap(Snakepit.Run.current!(), Snakepit.Config.fetch!())"
+          else: "Snakepit.Cleanup.Reaper.reap(Snakepit.Run.current!(), Snakepit.Config.fetch!())"
 
       answer =
         Beam.run(

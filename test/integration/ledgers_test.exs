@@ -1,8 +1,8 @@
 defmodule Snakepit.LedgersTest do
   use ExUnit.Case, async: true
 
-  alias Snakepit.{History, Native}
-  alias Snakepit.Ledger.DeadRun
+  alias Snakepit.Native
+  alias Snakepit.Ledger.{DeadRun, History}
   alias Snakepit.Test.{Beam, Family, ProcScan}
 
   @moduletag timeout: 120_000

@@ -65,7 +65,7 @@ defmodule Snakepit.OneGracePeriodTest do
       assert {0, text} = said(beam)
       # What is ended on purpose is no error.
       refute text =~ "[error]"
-      assert [%{terminated_by: :clean_shutdown}] = Snakepit.History.list(beam.data_dir)
+      assert [%{terminated_by: :clean_shutdown}] = Snakepit.Ledger.History.list(beam.data_dir)
       assert Enum.all?(bystanders, &ProcScan.running?/1)
     end
   end
@@ -154,7 +154,7 @@ defmodule Snakepit.OneGracePeriodTest do
     Beam.kill(beam, "TERM")
     Beam.await_end(beam, 30_000)
     assert File.read!(asked) == "0\n"
-    assert [%{terminated_by: :clean_shutdown}] = Snakepit.History.list(beam.data_dir)
+    assert [%{terminated_by: :clean_shutdown}] = Snakepit.Ledger.History.list(beam.data_dir)
   end
 
   test "an application that stops alone tells by prep_stop/1, and another's workers live on" do

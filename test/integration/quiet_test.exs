@@ -44,7 +44,7 @@ defmodule Snakepit.QuietTest do
 
     assert Family.members(token) == []
 
-    assert [_, _] = history = Snakepit.History.list(data_dir)
+    assert [_, _] = history = Snakepit.Ledger.History.list(data_dir)
     for run <- history, do: assert(%{terminated_by: :clean_shutdown, found: 0, killed: 0} = run)
   end
 

@@ -83,7 +83,7 @@ defmodule Snakepit.ReleaseTest do
     assert (System.monotonic_time(:millisecond) - begun) in 5_000..9_999
     refute said =~ "[error]"
     assert members(token) == []
-    assert [%{terminated_by: :clean_shutdown}] = Snakepit.History.list(data_dir(home))
+    assert [%{terminated_by: :clean_shutdown}] = Snakepit.Ledger.History.list(data_dir(home))
   end
 
   test "is built while the application runs in development, and has nothing of its runs",

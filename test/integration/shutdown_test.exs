@@ -219,7 +219,7 @@ defmodule Snakepit.ShutdownTest do
     end
 
     defp last_run(data_dir) do
-      [run] = Snakepit.History.list(data_dir)
+      [run] = Snakepit.Ledger.History.list(data_dir)
       run
     end
 

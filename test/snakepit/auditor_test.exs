@@ -3,7 +3,8 @@ defmodule Snakepit.AuditorTest do
 
   import ExUnit.CaptureLog
 
-  alias Snakepit.{Auditor, Native, Run, Strays, Worker}
+  alias Snakepit.{Auditor, Native, Run, Worker}
+  alias Snakepit.Cleanup.Strays
   alias Snakepit.Test.{Program, ProcScan}
 
   doctest Auditor

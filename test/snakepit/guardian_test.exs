@@ -201,7 +201,7 @@ defmodule Snakepit.GuardianTest do
     assert ProcScan.running?(child.os_pid)
   end
 
-  test "a door that is not there is the guardian's death, of which nobody has heard yet" do
+  test "a socket that is not there is the guardian's death, of which nobody has heard yet" do
     door = :sys.get_state(Guardian).socket
     File.rename!(door, door <> ".away")
     answers = [Guardian.connect(), Guardian.connect_socket()]
@@ -210,7 +210,7 @@ defmodule Snakepit.GuardianTest do
     assert answers == [error, error]
 
     # And one that could not be made is an error that says so.
-    key = {Guardian.Server, :door, Snakepit.run_id()}
+    key = {Guardian.Server, :listener, Snakepit.run_id()}
     :persistent_term.put(key, "")
     answer = Guardian.connect()
     :persistent_term.put(key, door)
@@ -221,14 +221,14 @@ defmodule Snakepit.GuardianTest do
     answers = [Guardian.connect(), Guardian.connect_socket()]
     :persistent_term.put(key, door)
     assert answers == [error, error]
-    assert Guardian.Server.door(nil) == nil
+    assert Guardian.Server.listener(nil) == nil
 
     # Who tries again and again does not collect what did not work.
     assert :socket.which_sockets(self()) == []
     assert Enum.filter(elem(Process.info(self(), :links), 1), &is_port/1) == []
   end
 
-  test "where no door can be made, what needs none works, and the rest says why" do
+  test "where no socket can be made, what needs none works, and the rest says why" do
     # Too long for the address of a socket, and no other place.
     long = Path.join(Beam.temporary_directory(), String.duplicate("x", 120))
     beam = Beam.start([data_dir: long], env: [{"TMPDIR", Path.join(long, "missing")}])

@@ -9,9 +9,9 @@ defmodule Snakepit.Test.Coverage do
   @modules [
     Snakepit.Auditor,
     Snakepit.Guardian,
-    Snakepit.Guardian.Ending,
-    Snakepit.Guardian.Line,
-    Snakepit.Guardian.Predecessor,
+    Snakepit.Guardian.Shutdown,
+    Snakepit.Guardian.Wire,
+    Snakepit.Cleanup.PreviousGuardian,
     Snakepit.Guardian.Server,
     Snakepit.Pool.ApplicationCleanup,
     Snakepit.Pool.PIDLedger,

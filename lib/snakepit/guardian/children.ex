@@ -5,7 +5,7 @@ defmodule Snakepit.Guardian.Children do
   # those that wait at the gate for the next caller.
 
   alias Snakepit.Error
-  alias Snakepit.Guardian.{Child, Environment, Grace, Line, Server, Watch}
+  alias Snakepit.Guardian.{Child, Environment, Grace, Server, Watch, Wire}
 
   @doc "Gives waiting children to waiting callers."
   def serve(state) do
@@ -28,13 +28,13 @@ defmodule Snakepit.Guardian.Children do
     Grace.note(state.run, grace_ms)
     request = Environment.add(request, Environment.changes(Server.environment()))
 
-    case Line.encode({:spawn, Map.put(request, :id, child.id)}) do
+    case Wire.encode({:spawn, Map.put(request, :id, child.id)}) do
       {:ok, frame} ->
-        Line.transmit(state.port, frame)
+        Wire.transmit(state.port, frame)
         child
 
       {:error, :e2big} ->
-        Line.command(state.port, {:stop, child.id, :sigkill, 0})
+        Wire.command(state.port, {:stop, child.id, :sigkill, 0})
         detail = "the environment of the BEAM has grown too large to be passed on"
         error = %Error{operation: :spawn, reason: :e2big, step: :execve, detail: detail}
         %{child | phase: :failed, failure: error}

@@ -6,7 +6,7 @@ defmodule Snakepit.Guardian.Events do
   require Logger
 
   alias Snakepit.{Error, Guardian}
-  alias Snakepit.Guardian.{Child, Children, Line}
+  alias Snakepit.Guardian.{Child, Children, Wire}
 
   @doc "The state of the server after an event; those who waited for it have been told."
   @spec handle(tuple() | :pong, map()) :: map()
@@ -129,7 +129,7 @@ defmodule Snakepit.Guardian.Events do
 
   defp ask_next(state) do
     with [{_from, request} | _later] <- state.asking.stop_all do
-      Line.command(state.port, request)
+      Wire.command(state.port, request)
       asked = Map.new(state.children, fn {id, child} -> {id, %{child | asked?: true}} end)
       %{state | children: asked}
     else

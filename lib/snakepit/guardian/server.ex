@@ -12,7 +12,8 @@ defmodule Snakepit.Guardian.Server do
   require Logger
 
   alias Snakepit.{Error, Guardian, Native, OSProcess, SelfTest, Telemetry}
-  alias Snakepit.Guardian.{Child, Children, Ending, Events, Grace, Line, Predecessor, Watch}
+  alias Snakepit.Guardian.{Child, Children, Events, Grace, Shutdown, Watch, Wire}
+  alias Snakepit.Cleanup.PreviousGuardian
   alias Snakepit.Pool.PIDLedger
 
   # Children kept waiting at the gate, so that the next one asked for is there already.
@@ -34,8 +35,8 @@ defmodule Snakepit.Guardian.Server do
   def markers, do: :persistent_term.get({__MODULE__, :markers})
 
   @doc "Where the guardian of a run takes connections; `nil` if there is none."
-  def door(nil), do: nil
-  def door(run), do: :persistent_term.get({__MODULE__, :door, run.id}, nil)
+  def listener(nil), do: nil
+  def listener(run), do: :persistent_term.get({__MODULE__, :listener, run.id}, nil)
 
   @doc "The environment that the guardian was started with."
   def environment, do: :persistent_term.get({__MODULE__, :environment})
@@ -48,21 +49,21 @@ defmodule Snakepit.Guardian.Server do
     run = Keyword.fetch!(opts, :run)
     config = Keyword.fetch!(opts, :config)
     # Order: before there is another one, so that no two of them act for one run.
-    if Predecessor.await_end(run), do: Ending.sweep(run)
-    Predecessor.note_server(run)
+    if PreviousGuardian.await_end(run), do: Shutdown.sweep(run)
+    PreviousGuardian.note_server(run)
     # Not in the state, which is printed when this process ends: it may hold secrets.
     :persistent_term.put({__MODULE__, :environment}, :os.env())
     # All but the worker's id stay the same, and finding them out reads from /proc.
     {:ok, markers} = Native.marker_environment(run.id, "", run.instance)
     :persistent_term.put({__MODULE__, :markers}, markers)
-    port = Line.open(opts)
-    Line.command(port, {:hello, Line.hello(run, config, @ahead)})
+    port = Wire.open(opts)
+    Wire.command(port, {:hello, Wire.hello(run, config, @ahead)})
 
-    with {:ok, {:welcome, _version, os_pid, identity, socket}} <- Line.first_event(port, opts),
+    with {:ok, {:welcome, _version, os_pid, identity, socket}} <- Wire.first_event(port, opts),
          {:ok, process} <- process(os_pid, identity),
          :ok <- PIDLedger.register_guardian(process.identity) do
-      Predecessor.note(run, process)
-      :persistent_term.put({__MODULE__, :door, run.id}, socket)
+      PreviousGuardian.note(run, process)
+      :persistent_term.put({__MODULE__, :listener, run.id}, socket)
       metadata = %{beam_pid: String.to_integer(System.pid()), guardian_pid: os_pid}
       Telemetry.execute([:snakepit, :watchdog, :started], %{count: 1}, metadata)
 
@@ -102,7 +103,7 @@ defmodule Snakepit.Guardian.Server do
 
   defp answer({:spawn, request}, {owner, _tag} = from, state) do
     # One more than the guardian keeps ahead, if all of those are spoken for.
-    if :queue.is_empty(state.ready), do: Line.command(state.port, {:fork, 1})
+    if :queue.is_empty(state.ready), do: Wire.command(state.port, {:fork, 1})
     waiting = :queue.in({request, from, Process.monitor(owner)}, state.waiting)
     {:noreply, Children.serve(%{state | waiting: waiting})}
   end
@@ -110,7 +111,7 @@ defmodule Snakepit.Guardian.Server do
   defp answer({:release, id}, from, state) do
     case state.children do
       %{^id => %Child{phase: :assigned} = child} ->
-        Line.command(state.port, {:release, id})
+        Wire.command(state.port, {:release, id})
         {:noreply, Children.put(state, %{child | phase: :released, releasing: from})}
 
       %{^id => %Child{phase: :failed} = child} ->
@@ -124,7 +125,7 @@ defmodule Snakepit.Guardian.Server do
   defp answer({:stop, id, signal, timeout_ms}, from, state) do
     case state.children do
       %{^id => child} ->
-        Line.command(state.port, {:stop, id, signal, timeout_ms})
+        Wire.command(state.port, {:stop, id, signal, timeout_ms})
         {:noreply, Children.put(state, %{child | stopping: [from | child.stopping]})}
 
       _gone ->
@@ -134,7 +135,7 @@ defmodule Snakepit.Guardian.Server do
 
   defp answer({:signal, id, signal, scope}, _from, state) do
     if Map.has_key?(state.children, id),
-      do: Line.command(state.port, {:signal, id, signal, scope})
+      do: Wire.command(state.port, {:signal, id, signal, scope})
 
     {:reply, :ok, state}
   end
@@ -142,7 +143,7 @@ defmodule Snakepit.Guardian.Server do
   defp answer({:tail, id}, from, state) do
     case state.children do
       %{^id => child} ->
-        Line.command(state.port, {:tail, id})
+        Wire.command(state.port, {:tail, id})
         {:noreply, Children.put(state, %{child | reading: [from | child.reading]})}
 
       _gone ->
@@ -154,7 +155,7 @@ defmodule Snakepit.Guardian.Server do
     do: {:noreply, Events.stop_all(state, from, request)}
 
   defp answer(:info, from, state) do
-    Line.command(state.port, :info)
+    Wire.command(state.port, :info)
     {:noreply, update_in(state.asking.info, &[from | &1])}
   end
 
@@ -162,7 +163,7 @@ defmodule Snakepit.Guardian.Server do
 
   @impl true
   def handle_cast({:stop, id, _signal, _timeout_ms} = request, state) do
-    if Map.has_key?(state.children, id), do: Line.command(state.port, request)
+    if Map.has_key?(state.children, id), do: Wire.command(state.port, request)
     {:noreply, state}
   end
 
@@ -170,7 +171,7 @@ defmodule Snakepit.Guardian.Server do
   def handle_info({port, {:data, frame}}, %{port: port} = state) do
     Watch.heard(state.watch)
 
-    case Line.decode(frame) do
+    case Wire.decode(frame) do
       {:ok, event} -> {:noreply, Events.handle(event, state)}
       {:error, :malformed} -> {:stop, :guardian_malformed, state}
     end
@@ -198,7 +199,7 @@ defmodule Snakepit.Guardian.Server do
         {:noreply, %{state | waiting: alive}}
 
       {id, owners} ->
-        Line.command(state.port, {:stop, id, :sigkill, 0})
+        Wire.command(state.port, {:stop, id, :sigkill, 0})
         {:noreply, %{state | owners: owners}}
     end
   end
@@ -206,9 +207,9 @@ defmodule Snakepit.Guardian.Server do
   # If the guardian went first, what is left is swept up here.
   @impl true
   def terminate(:guardian_down, state) do
-    Predecessor.note_loss(state.run)
+    PreviousGuardian.note_loss(state.run)
     # Order: before the sweep, which may find another with that pid.
-    Predecessor.expose(state.run)
+    PreviousGuardian.expose(state.run)
     for {_id, child} <- state.children, do: Child.fail(child, :guardian_down)
 
     for {_request, from, _monitor} <- :queue.to_list(state.waiting) do
@@ -221,10 +222,10 @@ defmodule Snakepit.Guardian.Server do
     for {from, _request} <- state.asking.stop_all,
         do: GenServer.reply(from, {:error, %Error{operation: :stop_all, reason: :guardian_down}})
 
-    # A new guardian opens a door of its own.
+    # A new guardian makes a socket of its own.
     File.rm(state.socket)
-    Ending.sweep(state.run)
-    Predecessor.forget(state.run)
+    Shutdown.sweep(state.run)
+    PreviousGuardian.forget(state.run)
   end
 
   # Otherwise this returns when nothing is left, the guardian included. It takes the closed port for the
@@ -235,16 +236,16 @@ defmodule Snakepit.Guardian.Server do
     # Not even for a guardian that has stopped reading, and lets nobody write to it, for ever.
     {:ok, _timer} = :timer.kill_after(patience + @sweep_ms + @guardian_end_ms)
 
-    if Line.command(state.port, {:stop_all, state.grace_ms, false}),
-      do: Ending.await_all_gone(state.port, state.run, patience),
-      else: Ending.sweep(state.run)
+    if Wire.command(state.port, {:stop_all, state.grace_ms, false}),
+      do: Shutdown.await_all_gone(state.port, state.run, patience),
+      else: Shutdown.sweep(state.run)
 
     # What the guardian said of their end was not passed on, and nobody else will say it.
     for {_id, child} <- state.children, do: Child.fail(child, :guardian_down)
-    Line.close(state.port)
+    Wire.close(state.port)
     Native.process_await([state.process.identity], @guardian_end_ms)
-    Ending.hear_last_word(state.run)
-    :persistent_term.erase({__MODULE__, :door, state.run.id})
-    Predecessor.forget(state.run)
+    Shutdown.hear_last_word(state.run)
+    :persistent_term.erase({__MODULE__, :listener, state.run.id})
+    PreviousGuardian.forget(state.run)
   end
 end

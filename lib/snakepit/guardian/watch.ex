@@ -11,7 +11,7 @@ defmodule Snakepit.Guardian.Watch do
   require Logger
 
   alias Snakepit.{AlignedTimer, Native, OSProcess, Telemetry}
-  alias Snakepit.Guardian.Line
+  alias Snakepit.Guardian.Wire
 
   @interval_ms 2_000
   # Intervals, and not time: when the BEAM itself was stopped, what the guardian has said is there unread.
@@ -89,7 +89,7 @@ defmodule Snakepit.Guardian.Watch do
   # Order: what was asked for counts as seen to when it is followed by a ping. That something was heard says
   # nothing of what was asked for after it, by a server that may still be at writing it.
   defp ping(state) do
-    Line.try_command(state.port, :ping)
+    Wire.try_command(state.port, :ping)
     %{state | silent: 0}
   end
 

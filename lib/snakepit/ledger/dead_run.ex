@@ -7,7 +7,7 @@ defmodule Snakepit.Ledger.DeadRun do
   require Logger
 
   alias Snakepit.{DataDir, Error, Native}
-  alias Snakepit.Ledger.{Journal, Place, Table}
+  alias Snakepit.Ledger.{Journal, Place, RunDirectory, Table}
 
   # No process is given more.
   @longest_ms 0x7FFFFFFF
@@ -77,7 +77,7 @@ defmodule Snakepit.Ledger.DeadRun do
   @doc "Whether only its directory had been made: there is nothing in it that says anything."
   @spec blank?(t()) :: boolean()
   def blank?(run) do
-    run.record == nil and run.ignored == 0 and files(run.directory) -- ["lock", "journal"] == []
+    run.record == nil and run.ignored == 0 and RunDirectory.blank?(files(run.directory))
   end
 
   @doc """

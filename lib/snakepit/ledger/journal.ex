@@ -8,7 +8,8 @@ defmodule Snakepit.Ledger.Journal do
   # There are two files: `journal` is being written, `journal.old` is being stored. A dead run is read from
   # DETS, `journal.old` and `journal`, in this order.
 
-  alias Snakepit.{DataDir, Error, Native, Seal}
+  alias Snakepit.{DataDir, Error, Native}
+  alias Snakepit.Ledger.{RunDirectory, Seal}
 
   # Some hundred thousand entries. There are never more, unless checkpoints fail.
   @max_bytes 64 * 1024 * 1024
@@ -26,7 +27,7 @@ defmodule Snakepit.Ledger.Journal do
   @doc "Opens the journal of a run's directory to write to it."
   @spec open(Path.t()) :: {:ok, reference()} | {:error, Error.t()}
   def open(directory) do
-    wrap(Native.journal_open(file(directory), @max_bytes), :journal_open)
+    wrap(Native.journal_open(RunDirectory.journal(directory), @max_bytes), :journal_open)
   end
 
   @doc """
@@ -89,7 +90,7 @@ defmodule Snakepit.Ledger.Journal do
   @spec checkpoint(reference(), Path.t(), ([entry()] -> :ok | {:error, Error.t()})) ::
           :ok | {:error, Error.t()}
   def checkpoint(journal, directory, fun) do
-    old = old_file(directory)
+    old = RunDirectory.old_journal(directory)
     # Notes that no entry followed.
     Native.journal_write(journal)
 
@@ -116,8 +117,8 @@ defmodule Snakepit.Ledger.Journal do
   end
 
   defp read(directory, unreadable) do
-    {old, ignored_old} = read_file(old_file(directory), unreadable)
-    {current, ignored} = read_file(file(directory), unreadable)
+    {old, ignored_old} = read_file(RunDirectory.old_journal(directory), unreadable)
+    {current, ignored} = read_file(RunDirectory.journal(directory), unreadable)
     {old ++ current, ignored_old + ignored}
   end
 
@@ -156,9 +157,6 @@ defmodule Snakepit.Ledger.Journal do
 
   defp decode(%{entries: entries}),
     do: for(entry <- entries, {:ok, term} <- [Seal.decode(entry)], do: term)
-
-  defp file(directory), do: Path.join(directory, "journal")
-  defp old_file(directory), do: Path.join(directory, "journal.old")
 
   defp wrap({:ok, value}, _operation), do: {:ok, value}
   defp wrap({:error, error}, operation), do: {:error, Error.from_native(operation, error)}

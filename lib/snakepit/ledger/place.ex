@@ -7,7 +7,7 @@ defmodule Snakepit.Ledger.Place do
   # | boot | namespace | machine | |
   # |---|---|---|---|
   # | same | same | | `:here` |
-  # | same | another | | `:next_door`, in another container of this kernel |
+  # | same | another | | `:other_container`, in another container of this kernel |
   # | another | same | same | `:other_boot`, of this machine: nothing is left |
   # | another | | another or unknown | `:elsewhere`, for example on a volume that machines share |
   # | unknown | same or unknown | same | `:here`, and what was noted is not believed on its word |
@@ -17,7 +17,7 @@ defmodule Snakepit.Ledger.Place do
   alias Snakepit.{DataDir, Native}
 
   @type t :: %{machine: String.t() | nil, namespace: String.t() | nil}
-  @type whereabouts :: :here | :next_door | :other_boot | :elsewhere
+  @type whereabouts :: :here | :other_container | :other_boot | :elsewhere
 
   @doc "This place, for the record of a run."
   @spec current() :: t()
@@ -35,7 +35,7 @@ defmodule Snakepit.Ledger.Place do
   @doc false
   @spec decide(atom(), map(), t()) :: whereabouts()
   def decide(:here, _then, _now), do: :here
-  def decide(:other_namespace, _then, _now), do: :next_door
+  def decide(:other_namespace, _then, _now), do: :other_container
   def decide(:elsewhere, _then, _now), do: :elsewhere
 
   def decide(:other_boot, then, now) do

@@ -9,17 +9,12 @@ defmodule Snakepit.Ledger.SignOfLife do
   # written to it. They decide how long the files of a run are kept, and never who is signalled.
 
   alias Snakepit.{Native, Run}
-
-  @file_name "alive"
-
-  @doc "Returns the name of the file."
-  @spec file_name() :: String.t()
-  def file_name, do: @file_name
+  alias Snakepit.Ledger.RunDirectory
 
   @doc "Writes the file. Where that fails the next time may succeed."
   @spec give(Run.t()) :: :ok
   def give(run) do
-    with {:ok, file} <- :file.open(Path.join(run.directory, @file_name), [:write, :raw]) do
+    with {:ok, file} <- :file.open(RunDirectory.alive(run.directory), [:write, :raw]) do
       # A change of length is a change on every file system.
       :file.write(file, "alive\n")
       :file.close(file)

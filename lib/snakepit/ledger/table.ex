@@ -7,10 +7,8 @@ defmodule Snakepit.Ledger.Table do
   # believed without its seal. Any call may fail on a full disk. And DETS does not read dead tables at
   # all: see `Snakepit.Ledger.Salvage`.
 
-  alias Snakepit.{Error, Native, Seal}
-  alias Snakepit.Ledger.Salvage
-
-  @file_name "ledger.dets"
+  alias Snakepit.{Error, Native}
+  alias Snakepit.Ledger.{RunDirectory, Salvage, Seal}
 
   @type contents :: %{
           run: map() | nil,
@@ -21,7 +19,7 @@ defmodule Snakepit.Ledger.Table do
         }
 
   @spec path(Path.t()) :: Path.t()
-  def path(directory), do: Path.join(directory, @file_name)
+  defdelegate path(directory), to: RunDirectory, as: :table
 
   @doc "Opens or makes the table of a directory."
   @spec open(term(), Path.t()) :: {:ok, term()} | {:error, term()}

@@ -15,8 +15,8 @@ defmodule Snakepit.Pool.ApplicationCleanup do
 
   require Logger
 
-  alias Snakepit.{Config, Error, Guardian, Native, Run, RunState, Strays, Telemetry}
-  alias Snakepit.Guardian.Predecessor
+  alias Snakepit.{Config, Error, Guardian, Native, Run, RunState, Telemetry}
+  alias Snakepit.Cleanup.{PreviousGuardian, Strays}
   alias Snakepit.Pool.{PIDLedger, ProcessRegistry}
   alias Snakepit.Pool.ProcessRegistry.Table
 
@@ -97,7 +97,7 @@ defmodule Snakepit.Pool.ApplicationCleanup do
   # A pass over the whole process table, for what a guardian that was lost has left behind. Where none was,
   # all that the run has started is below the one that has just answered.
   defp beside_guardian(run, timeout_ms, kill_wait_ms) do
-    if Predecessor.any?(run), do: Strays.stop(run, timeout_ms, kill_wait_ms), else: none([])
+    if PreviousGuardian.any?(run), do: Strays.stop(run, timeout_ms, kill_wait_ms), else: none([])
   end
 
   # All that has the marks of the run.

@@ -16,8 +16,10 @@ defmodule Snakepit.Pool.PIDLedger do
 
   require Logger
 
-  alias Snakepit.{AlignedTimer, Config, DataDir, Error, History, Native, Options}
-  alias Snakepit.{Reaper, Run, RunState}
+  alias Snakepit.{AlignedTimer, Config, DataDir, Error, Native, Options}
+  alias Snakepit.Ledger.History
+  alias Snakepit.{Run, RunState}
+  alias Snakepit.Cleanup.Reaper
   alias Snakepit.Ledger.{Journal, Table}
 
   @checkpoint_interval_ms 1_000

@@ -268,7 +268,7 @@ defmodule Snakepit.Pool.ProcessRegistry do
   defp take_reservation(worker_id) do
     case Table.lookup(worker_id) do
       %{status: :reserved} = info ->
-        if Table.taken?(worker_id), do: {:ok, info}, else: not_reserved(worker_id)
+        if Table.take_reservation(worker_id), do: {:ok, info}, else: not_reserved(worker_id)
 
       _other ->
         not_reserved(worker_id)

@@ -9,7 +9,7 @@ defmodule Snakepit.Pool.Server do
 
   use GenServer
 
-  alias Snakepit.{Config, Error, Worker}
+  alias Snakepit.{Config, Error, Launch, Worker}
   alias Snakepit.Pool.{Callers, Progress, Report, Slot}
 
   @impl true
@@ -42,7 +42,7 @@ defmodule Snakepit.Pool.Server do
     {:ok, await_launches(state, Map.keys(state.pids))}
   end
 
-  defp prefix(nil), do: Worker.Launch.unique_id("pool")
+  defp prefix(nil), do: Launch.unique_id("pool")
   defp prefix(name) when is_atom(name), do: inspect(name)
   defp prefix(_name), do: prefix(nil)
 

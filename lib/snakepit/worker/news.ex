@@ -6,7 +6,8 @@ defmodule Snakepit.Worker.News do
   require Logger
 
   alias Snakepit.{Error, RunState, Telemetry}
-  alias Snakepit.Worker.{Ending, Tail}
+  alias Snakepit.Worker.Exit
+  alias Snakepit.Output.Tail
 
   @doc "Its process runs and is ready."
   def started(worker) do
@@ -79,7 +80,7 @@ defmodule Snakepit.Worker.News do
       RunState.current() != :running -> Logger.debug(message)
       # `Snakepit.cleanup/1`, which is no failure of this one.
       match?({%{asked: true}, _tail}, worker.exit) -> Logger.debug(message)
-      not Ending.orderly?(reason) -> Logger.error(message)
+      not Exit.orderly?(reason) -> Logger.error(message)
       worker.tree_gone? -> Logger.debug(message)
       # Asked to go, it went.
       true -> :ok

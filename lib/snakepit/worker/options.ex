@@ -4,8 +4,7 @@ defmodule Snakepit.Worker.Options do
   # What `Snakepit.Worker.start_link/1` was given, checked before anything starts, with defaults from
   # the configuration filled in.
 
-  alias Snakepit.{Command, Config, HeartbeatMonitor, Options}
-  alias Snakepit.Worker.Launch
+  alias Snakepit.{Command, Config, HeartbeatMonitor, Launch, Options}
 
   # When its worker ends it. In other endings those decide, if the user does not.
   @stop_timeout 2_000
@@ -198,7 +197,7 @@ defmodule Snakepit.Worker.Options do
   defp id(name) when is_atom(name) and name != nil, do: inspect(name)
   defp id(_none_or_elsewhere), do: Launch.unique_id("worker")
 
-  @doc "What is to be connected: see `Snakepit.Worker.Launch`."
+  @doc "What is to be connected: see `Snakepit.Launch`."
   @spec plan(t()) :: Launch.plan()
   def plan(%__MODULE__{} = options) do
     %{
@@ -218,7 +217,7 @@ defmodule Snakepit.Worker.Options do
   # `:log_output` of the configuration is no reason to refuse those that write elsewhere.
   defp connection(_options), do: nil
 
-  # Lines are cut by `Snakepit.Worker.Lines`.
+  # Lines are cut by `Snakepit.Output.Lines`.
   defp socket_options(%{packet: 4, max_packet: limit}), do: [packet: 4, packet_size: limit]
   defp socket_options(_raw_or_line), do: [packet: :raw, buffer: 65_536]
 

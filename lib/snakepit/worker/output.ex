@@ -10,7 +10,8 @@ defmodule Snakepit.Worker.Output do
   require Logger
 
   alias Snakepit.Error
-  alias Snakepit.Worker.{Input, Lines, Requests, Tail}
+  alias Snakepit.Worker.{Input, Requests}
+  alias Snakepit.Output.{Lines, Tail}
 
   # Output that is passed on and answers nobody comes in pieces if its lines are longer.
   @passed_on_bytes 65_536

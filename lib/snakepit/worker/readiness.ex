@@ -10,7 +10,7 @@ defmodule Snakepit.Worker.Readiness do
   alias Snakepit.{Guardian, HeartbeatMonitor}
   alias Snakepit.Worker.Output
 
-  # How often to knock at a door that is not open yet: nobody tells.
+  # How often to try a connection that is not accepted yet: nothing tells when it is.
   @probe_interval_ms 20
   # Output without lines that is searched for a pattern.
   @window_bytes 65_536

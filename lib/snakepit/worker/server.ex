@@ -8,7 +8,8 @@ defmodule Snakepit.Worker.Server do
   use GenServer
 
   alias Snakepit.{Error, Guardian, HeartbeatMonitor, RunState, Telemetry}
-  alias Snakepit.Worker.{ApplicationStop, Ending, Launch, News, Options, Output, Readiness}
+  alias Snakepit.Worker.{ApplicationStop, Exit, News, Options, Output, Readiness}
+  alias Snakepit.Launch
 
   # In the report of a crash: not the environment, which may hold secrets.
   @derive {Inspect, only: [:options, :exit, :tree_gone?, :survivors]}
@@ -101,16 +102,16 @@ defmodule Snakepit.Worker.Server do
 
       {:error, why, output} ->
         # Order: all of its output is there only when it is gone.
-        worker = %{worker | output: output, exit: known_exit(why)} |> Ending.end_process(:forced)
-        error = Ending.not_ready(worker, why)
-        Ending.run(worker, :forced, {:shutdown, error})
+        worker = %{worker | output: output, exit: known_exit(why)} |> Exit.end_process(:forced)
+        error = Exit.not_ready(worker, why)
+        Exit.run(worker, :forced, {:shutdown, error})
         {:error, error}
     end
   end
 
   # With everything that the process had, in a new process.
   defp start_again(worker) do
-    Ending.let_go(worker)
+    Exit.let_go(worker)
     with {:ok, worker} <- launch(worker.options), do: await_ready(worker)
   end
 
@@ -185,7 +186,7 @@ defmodule Snakepit.Worker.Server do
     signal = opts.signal || options.stop_signal
     timeout = opts.timeout || options.stop_timeout
     options = %{options | stop_signal: signal, stop_timeout: timeout}
-    {answer, worker} = Ending.run(%{worker | options: options}, :graceful, :normal)
+    {answer, worker} = Exit.run(%{worker | options: options}, :graceful, :normal)
     {:stop, :normal, answer, worker}
   end
 
@@ -250,7 +251,7 @@ defmodule Snakepit.Worker.Server do
 
   # The tree outlives its leader by as long as it takes to kill it: the worker is not gone before.
   defp hear({:exited, exit, tail}, worker) do
-    tell_end(worker, Ending.reason(exit))
+    tell_end(worker, Exit.reason(exit))
     {:noreply, %{worker | exit: {exit, tail}}}
   end
 
@@ -259,7 +260,7 @@ defmodule Snakepit.Worker.Server do
 
   # It had ended by itself, and the rest of its tree is swept up.
   defp hear(:guardian_down, %{exit: {exit, _tail}} = worker),
-    do: {:stop, Ending.reason(exit), worker}
+    do: {:stop, Exit.reason(exit), worker}
 
   defp hear(:guardian_down, %{options: %{on_guardian_down: :restart}} = worker) do
     cond do
@@ -277,7 +278,7 @@ defmodule Snakepit.Worker.Server do
 
     if ApplicationStop.system_stops?(),
       do: {:noreply, %{worker | stopping?: true}},
-      else: {:stop, Ending.reason(exit), worker}
+      else: {:stop, Exit.reason(exit), worker}
   end
 
   # Perhaps without an exit before it: then its leader is one of them.
@@ -319,10 +320,10 @@ defmodule Snakepit.Worker.Server do
   def terminate(reason, worker) do
     # Order: before those who use it hear of it, so that a pool does not give it to the next.
     tell_end(worker, reason)
-    how = if Ending.orderly?(reason), do: :graceful, else: :forced
+    how = if Exit.orderly?(reason), do: :graceful, else: :forced
     # Order: before it waits for its own process.
     if how == :graceful and not worker.stopping?, do: ApplicationStop.begin()
-    Ending.run(worker, how, reason)
+    Exit.run(worker, how, reason)
     leave(reason)
   end
 

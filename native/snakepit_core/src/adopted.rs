@@ -7,12 +7,8 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
+use crate::run_directory::{ADOPTED, NEW_ADOPTED};
 use crate::{Error, Identity, Process};
-
-/// The file's name in the run's directory.
-pub const FILE: &str = "adopted";
-/// What is about to take its place.
-const NEXT: &str = "adopted.new";
 
 /// `write(2)` of one entry for a process. Returns the file's length.
 ///
@@ -20,7 +16,7 @@ const NEXT: &str = "adopted.new";
 ///
 /// The error of `open(2)` or `write(2)`.
 pub fn append(directory: &Path, identity: &Identity) -> io::Result<u64> {
-    let mut file = OpenOptions::new().append(true).create(true).open(directory.join(FILE))?;
+    let mut file = OpenOptions::new().append(true).create(true).open(directory.join(ADOPTED))?;
     file.write_all(&entry(identity))?;
     Ok(file.metadata()?.len())
 }
@@ -36,8 +32,9 @@ pub fn append(directory: &Path, identity: &Identity) -> io::Result<u64> {
 pub fn compact(directory: &Path) -> io::Result<u64> {
     let recorded = load(directory)?;
     let left = recorded.iter().filter(|one| may_live(one)).map(entry).collect::<Vec<_>>().concat();
-    let next = directory.join(NEXT);
-    let replaced = fs::write(&next, &left).and_then(|()| fs::rename(&next, directory.join(FILE)));
+    let next = directory.join(NEW_ADOPTED);
+    let replaced =
+        fs::write(&next, &left).and_then(|()| fs::rename(&next, directory.join(ADOPTED)));
     if replaced.is_err() {
         let _ = fs::remove_file(&next);
     }
@@ -65,7 +62,7 @@ pub fn read(directory: &Path) -> Result<Vec<Identity>, Error> {
 }
 
 fn load(directory: &Path) -> io::Result<Vec<Identity>> {
-    match fs::read(directory.join(FILE)) {
+    match fs::read(directory.join(ADOPTED)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         read => read.map(|bytes| parse(&bytes)),
     }
@@ -112,7 +109,7 @@ mod tests {
         append(&directory, &own).unwrap();
         assert_eq!(load(&directory).unwrap(), [own.clone(), own.clone()]);
 
-        let bytes = fs::read(directory.join(FILE)).unwrap();
+        let bytes = fs::read(directory.join(ADOPTED)).unwrap();
         for cut in 0..bytes.len() {
             assert_eq!(parse(&bytes[..cut]).len(), cut / (bytes.len() / 2));
         }
@@ -138,7 +135,7 @@ mod tests {
         let after = compact(&directory).unwrap();
 
         assert_eq!(load(&directory).unwrap(), std::slice::from_ref(&own));
-        assert_eq!(fs::metadata(directory.join(FILE)).unwrap().len(), after);
+        assert_eq!(fs::metadata(directory.join(ADOPTED)).unwrap().len(), after);
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
         assert_eq!(append(&directory, &own).unwrap(), 2 * after);
         assert!(after < before);
@@ -151,7 +148,7 @@ mod tests {
         let directory = directory("replace");
         let own = own();
         append(&directory, &own).unwrap();
-        fs::create_dir(directory.join(NEXT)).unwrap();
+        fs::create_dir(directory.join(NEW_ADOPTED)).unwrap();
         compact(&directory).unwrap_err();
         assert_eq!(load(&directory).unwrap(), [own]);
         fs::remove_dir_all(&directory).unwrap();
@@ -160,10 +157,10 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_not_empty() {
         let directory = directory("unreadable");
-        fs::create_dir(directory.join(FILE)).unwrap();
+        fs::create_dir(directory.join(ADOPTED)).unwrap();
         assert!(matches!(read(&directory), Err(Error::Os { .. })));
         compact(&directory).unwrap_err();
-        assert!(directory.join(FILE).is_dir());
+        assert!(directory.join(ADOPTED).is_dir());
         fs::remove_dir_all(&directory).unwrap();
     }
 }

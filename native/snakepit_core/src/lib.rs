@@ -20,7 +20,7 @@
 //! | [`wire`] | what the BEAM and the guardian say to each other |
 //! | [`record`] | what the ledger stores of a worker |
 //! | [`directory`], [`private_file`], [`filesystem`] | whose the data directory is, and where it lies |
-//! | [`lock`], [`journal`], [`queue`], [`adopted`], [`obituary`] | the files of a run |
+//! | [`run_directory`], [`lock`], [`journal`], [`queue`], [`adopted`], [`obituary`] | the files of a run |
 //! | [`guardian`] | which processes are guardians, and of which runs |
 //! | [`dead_runs`] | what dead runs have left behind, found and ended |
 //! | [`self_test`] | what this place lets a process do |
@@ -53,6 +53,7 @@ pub mod protect;
 pub mod queue;
 pub mod record;
 pub mod run;
+pub mod run_directory;
 pub mod run_id;
 pub mod self_test;
 mod settle;

@@ -6,10 +6,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::run_directory::{NEW_OBITUARY, OBITUARY};
 use crate::wire;
-
-/// The file's name in the run's directory.
-pub const FILE: &str = "obituary";
 
 /// The end of a run, as its guardian saw it. Times are milliseconds since the epoch, for people;
 /// durations are measured on the monotonic clock.
@@ -51,12 +49,12 @@ pub struct Ended {
 ///
 /// The error of `write(2)` or `rename(2)`.
 pub fn write(directory: &Path, obituary: &Obituary) -> io::Result<()> {
-    let temporary = directory.join("obituary.new");
+    let temporary = directory.join(NEW_OBITUARY);
     fs::write(&temporary, wire::encode(obituary))?;
-    fs::rename(temporary, directory.join(FILE))
+    fs::rename(temporary, directory.join(OBITUARY))
 }
 
 /// Returns the obituary of a run; `None` if there is none that can be read.
 pub fn read(directory: &Path) -> Option<Obituary> {
-    wire::decode(&fs::read(directory.join(FILE)).ok()?)
+    wire::decode(&fs::read(directory.join(OBITUARY)).ok()?)
 }

@@ -5,7 +5,7 @@ defmodule Snakepit.Guardian.ServerTest do
   import ExUnit.CaptureLog
 
   alias Snakepit.{Command, Error, Guardian, Native, Run, RunID, Worker}
-  alias Snakepit.Guardian.{Ending, Grace, Line, Server}
+  alias Snakepit.Guardian.{Grace, Server, Shutdown, Wire}
   alias Snakepit.Ledger.Journal
   alias Snakepit.Pool.ProcessRegistry
   alias Snakepit.Test.{BadGuardian, Program, ProcScan}
@@ -333,7 +333,7 @@ defmodule Snakepit.Guardian.ServerTest do
       {:os_pid, os_pid} = Port.info(left, :os_pid)
       mute = Port.open({:spawn_executable, sleep}, [:exit_status, args: ["600"]])
 
-      log = capture_log(fn -> assert Ending.await_all_gone(mute, run, 50) == :ok end)
+      log = capture_log(fn -> assert Shutdown.await_all_gone(mute, run, 50) == :ok end)
       assert log =~ "does not answer"
       refute ProcScan.running?(os_pid)
       {:os_pid, mute_pid} = Port.info(mute, :os_pid)
@@ -370,15 +370,17 @@ defmodule Snakepit.Guardian.ServerTest do
   test "a guardian that is gone is told nothing, and nobody waits for it" do
     port = Port.open({:spawn_executable, System.find_executable("cat")}, [:binary])
     Port.close(port)
-    refute Line.command(port, :ping)
-    refute Line.try_command(port, :ping)
+    refute Wire.command(port, :ping)
+    refute Wire.try_command(port, :ping)
   end
 
   test "a sweep that leaves something is told" do
-    assert Ending.log_sweep({:ok, %{survivors: []}}) == :ok
+    assert Shutdown.log_sweep({:ok, %{survivors: []}}) == :ok
     survivors = {:ok, %{survivors: [{72, "identity"}]}}
-    assert capture_log(fn -> Ending.log_sweep(survivors) end) =~ "still there after the sweep"
-    assert capture_log(fn -> Ending.log_sweep({:error, {:eacces, nil}}) end) =~ "the sweep failed"
+    assert capture_log(fn -> Shutdown.log_sweep(survivors) end) =~ "still there after the sweep"
+
+    assert capture_log(fn -> Shutdown.log_sweep({:error, {:eacces, nil}}) end) =~
+             "the sweep failed"
   end
 
   test "without a guardian nobody can connect" do

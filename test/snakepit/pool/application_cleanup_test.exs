@@ -3,8 +3,10 @@ defmodule Snakepit.Pool.ApplicationCleanupTest do
 
   import ExUnit.CaptureLog
 
-  alias Snakepit.{Guardian, History}
-  alias Snakepit.Guardian.{Ending, Predecessor}
+  alias Snakepit.Guardian
+  alias Snakepit.Ledger.History
+  alias Snakepit.Guardian.Shutdown
+  alias Snakepit.Cleanup.PreviousGuardian
   alias Snakepit.Pool.{ApplicationCleanup, ProcessRegistry}
   alias Snakepit.Test.{BadGuardian, Program, ProcScan, Workers}
 
@@ -72,7 +74,7 @@ defmodule Snakepit.Pool.ApplicationCleanupTest do
   test "the process table is searched if a guardian was lost, and only then" do
     run = Snakepit.Run.current!()
     stray = start_stray()
-    refute Predecessor.any?(run)
+    refute PreviousGuardian.any?(run)
     assert %{stopped: 0, killed: 0, survivors: []} = ApplicationCleanup.run(20_000, 20_000)
     assert ProcScan.running?(stray)
 
@@ -86,7 +88,7 @@ defmodule Snakepit.Pool.ApplicationCleanupTest do
     # Swept with what the guardian has left; one more has come.
     refute ProcScan.running?(stray)
     late = start_stray()
-    assert Predecessor.any?(run)
+    assert PreviousGuardian.any?(run)
     assert %{stopped: 1, survivors: []} = ApplicationCleanup.run(20_000, 20_000)
     refute ProcScan.running?(late)
   end
@@ -100,10 +102,10 @@ defmodule Snakepit.Pool.ApplicationCleanupTest do
     word = <<0x97, 0xA7, run.id::binary, 1, 2, 0xA4, "port", 5, 0x90>>
 
     File.write!(path, word <> <<0x90>>)
-    assert capture_log(fn -> Ending.hear_last_word(run) end) == ""
+    assert capture_log(fn -> Shutdown.hear_last_word(run) end) == ""
     File.write!(path, word <> <<0x91, 72>>)
 
-    assert capture_log(fn -> Ending.hear_last_word(run) end) =~
+    assert capture_log(fn -> Shutdown.hear_last_word(run) end) =~
              "survived the stop of the application: [72]"
 
     assert ProcScan.running?(stray)
@@ -111,7 +113,7 @@ defmodule Snakepit.Pool.ApplicationCleanupTest do
     for missing <- [fn -> File.write!(path, "") end, fn -> File.rm!(path) end] do
       missing.()
       stray = start_stray()
-      Ending.hear_last_word(run)
+      Shutdown.hear_last_word(run)
       refute ProcScan.running?(stray)
     end
 

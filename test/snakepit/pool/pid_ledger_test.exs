@@ -3,7 +3,8 @@ defmodule Snakepit.Pool.PIDLedgerTest do
 
   import ExUnit.CaptureLog
 
-  alias Snakepit.{Error, History, Native, RunState}
+  alias Snakepit.{Error, Native, RunState}
+  alias Snakepit.Ledger.History
   alias Snakepit.Pool.PIDLedger
   alias Snakepit.Test.{Program, Workers}
 

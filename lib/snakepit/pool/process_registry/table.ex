@@ -86,7 +86,7 @@ defmodule Snakepit.Pool.ProcessRegistry.Table do
   end
 
   @doc "Whoever gets `true` has the reservation, to activate or to forget it."
-  def taken?(worker_id) do
+  def take_reservation(worker_id) do
     gates = for {_id, _info, gate} <- :ets.lookup(@table, worker_id), do: gate
     Enum.any?(gates, &(:atomics.compare_exchange(&1, 1, 0, 1) == :ok))
   end

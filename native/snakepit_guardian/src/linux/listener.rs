@@ -17,6 +17,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt};
 use nix::unistd::read;
 use snakepit_core::error::errno;
+use snakepit_core::run_directory as names;
 use snakepit_guardian::connections::{Connections, TOKEN};
 
 use super::shell::{CONNECTION, LISTENER, Shell, add};
@@ -40,14 +41,14 @@ impl Listener {
     /// Listens in the run's own directory, or, where that path is too long for a socket's address or its
     /// file system has no sockets, in a new one below the system's temporary one.
     pub fn open(beam: libc::pid_t, run_directory: &Path) -> Result<Self, Errno> {
-        let own = run_directory.join("door");
+        let own = run_directory.join(names::LISTENER);
         // What a guardian of this run that was killed has left.
         remove(&own);
         let (socket, path) = if let Ok(socket) = UnixListener::bind(&own) {
             (socket, own.clone())
         } else {
             let directory = make_directory(&std::env::temp_dir().join("snakepit-XXXXXX"))?;
-            let path = directory.join("door");
+            let path = directory.join(names::LISTENER);
             // Order: the link first. A socket that no link names would stay.
             let _ = symlink(&path, &own);
             (UnixListener::bind(&path).map_err(|error| errno(&error))?, path)

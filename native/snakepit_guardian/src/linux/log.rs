@@ -6,6 +6,7 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 
+use snakepit_core::run_directory;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
@@ -24,7 +25,8 @@ pub fn set_level(name: &str) {
 
 /// Appends a line to the file that is for when the BEAM is gone.
 pub fn write(directory: &Path, level: Level, message: &str) {
-    let file = OpenOptions::new().append(true).create(true).open(directory.join("guardian.log"));
+    let file =
+        OpenOptions::new().append(true).create(true).open(directory.join(run_directory::LOG));
     let now = super::shell::wall_clock_ms();
     let _ = file.and_then(|mut file| writeln!(file, "{now} {level} {message}"));
 }

@@ -1,4 +1,4 @@
-defmodule Snakepit.Worker.Lines do
+defmodule Snakepit.Output.Lines do
   @moduledoc false
 
   # Cuts a stream of bytes into lines. `packet: :line` of the socket is not used for this: it drops a last

@@ -1,4 +1,4 @@
-defmodule Snakepit.Guardian.Ending do
+defmodule Snakepit.Guardian.Shutdown do
   @moduledoc false
 
   # What is left to do when there is no guardian any more, or there will be none: waiting until it has
@@ -6,8 +6,9 @@ defmodule Snakepit.Guardian.Ending do
 
   require Logger
 
-  alias Snakepit.{Error, Native, Run, Strays}
-  alias Snakepit.Guardian.Line
+  alias Snakepit.{Error, Native, Run}
+  alias Snakepit.Cleanup.Strays
+  alias Snakepit.Guardian.Wire
 
   # What the kernel may take to carry out SIGKILL.
   @kill_wait_ms 5_000
@@ -26,7 +27,7 @@ defmodule Snakepit.Guardian.Ending do
         sweep(run)
 
       {^port, {:data, frame}} ->
-        case Line.decode(frame) do
+        case Wire.decode(frame) do
           {:ok, {:all_gone, _stopped, _killed, []}} -> :ok
           {:ok, {:all_gone, _stopped, _killed, left}} -> log_survivors(left)
           _other -> await_all_gone(port, run, timeout_ms)

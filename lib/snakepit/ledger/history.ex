@@ -1,23 +1,14 @@
-defmodule Snakepit.History do
+defmodule Snakepit.Ledger.History do
   @moduledoc false
 
   # Runs that have ended. What is left of one is its directory with a file `history`; the files that
   # it lived from go away once that is written, so a run is closed or not, and never half.
 
-  alias Snakepit.{DataDir, Native, Seal}
-  alias Snakepit.Ledger.{SignOfLife, Table}
+  alias Snakepit.{DataDir, Native}
+  alias Snakepit.Ledger.{RunDirectory, Seal}
 
-  @file_name "history"
-  # What a closed run has no more use for. Whoever was killed while it exchanged one of them for a new one has
-  # left that too.
-  @removed ["journal", "journal.old", "journal.new", "door", Path.basename(Table.path("."))] ++
-             ["adopted", "adopted.new", "obituary", "obituary.new", SignOfLife.file_name()]
   # Many times what a run's record takes.
   @max_bytes 1024 * 1024
-
-  @doc "Whether a run is history, by the names of its files."
-  @spec closed?([binary()]) :: boolean()
-  def closed?(files), do: @file_name in files
 
   @doc """
   Closes a run: how it ended, and what was found of it. `record` is `nil` for a run that nobody knows
@@ -41,39 +32,20 @@ defmodule Snakepit.History do
       })
 
     with :ok <- write(directory, Seal.seal(closed)) do
-      with {:ok, files} <- Native.directory_list(directory), do: tidy(directory, files)
+      with {:ok, files} <- Native.directory_list(directory),
+           do: RunDirectory.tidy(directory, files)
+
       drop([closed | earlier], data_dir, keep)
     end
   end
-
-  @doc "Removes of a closed run's files those that it has no more use for."
-  @spec tidy(Path.t(), [binary()]) :: :ok
-  def tidy(directory, files) do
-    for name <- @removed, name in files, do: remove_file(Path.join(directory, name), name)
-    :ok
-  end
-
-  # The guardian's socket, which it had no time to remove; or a link to it, where this path is too long for
-  # a socket, and a directory was made for it.
-  defp remove_file(path, "door") do
-    with {:ok, socket} <- File.read_link(path) do
-      File.rm(socket)
-      File.rmdir(Path.dirname(socket))
-    end
-
-    File.rm(path)
-  end
-
-  # By this process itself, and not by the one that serves all others.
-  defp remove_file(path, _name), do: :file.delete(path, [:raw])
 
   @doc "All closed runs of a data directory, newest first. Files that are damaged are left out."
   @spec list(Path.t()) :: [map()]
   def list(data_dir) do
     paths =
       for {_id, directory, files} <- DataDir.runs(data_dir),
-          closed?(files),
-          do: Path.join(directory, @file_name)
+          RunDirectory.closed?(files),
+          do: RunDirectory.history(directory)
 
     runs =
       for sealed <- Native.files_read(paths, @max_bytes),
@@ -96,7 +68,7 @@ defmodule Snakepit.History do
 
   # With its lock, so that nobody else is looking at it.
   defp remove(directory) do
-    with {:ok, lock} when lock != nil <- Native.lock_take(Path.join(directory, "lock")) do
+    with {:ok, lock} when lock != nil <- Native.lock_take(RunDirectory.lock(directory)) do
       File.rm_rf(directory)
       Native.lock_release(lock)
     end
@@ -108,10 +80,10 @@ defmodule Snakepit.History do
 
   # Whole or not at all.
   defp write(directory, bytes) do
-    temporary = Path.join(directory, "history.new")
+    temporary = RunDirectory.new_history(directory)
 
     with :ok <- write_synced(temporary, bytes),
-         do: :file.rename(temporary, Path.join(directory, @file_name))
+         do: :file.rename(temporary, RunDirectory.history(directory))
   end
 
   defp write_synced(path, bytes) do

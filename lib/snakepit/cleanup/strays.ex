@@ -1,4 +1,4 @@
-defmodule Snakepit.Strays do
+defmodule Snakepit.Cleanup.Strays do
   @moduledoc false
 
   # Processes with this run's marks that are not below the guardian, where all of them belong. There

@@ -1,11 +1,12 @@
-defmodule Snakepit.Worker.Ending do
+defmodule Snakepit.Worker.Exit do
   @moduledoc false
 
   # How a worker ends: its tree, its connections, and its entry in the registry.
 
   alias Snakepit.{Error, Guardian, Telemetry}
   alias Snakepit.Pool.ProcessRegistry
-  alias Snakepit.Worker.{Launch, News, Output}
+  alias Snakepit.Worker.{News, Output}
+  alias Snakepit.Launch
 
   # What is in a connection whose other side is gone arrives at once.
   @drain_ms 1_000

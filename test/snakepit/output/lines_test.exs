@@ -1,7 +1,7 @@
-defmodule Snakepit.Worker.LinesTest do
+defmodule Snakepit.Output.LinesTest do
   use ExUnit.Case, async: true
 
-  alias Snakepit.Worker.Lines
+  alias Snakepit.Output.Lines
 
   defp feed(pieces, limit) do
     Enum.reduce(pieces, {:ok, [], Lines.new(limit)}, fn

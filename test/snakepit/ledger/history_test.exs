@@ -1,7 +1,8 @@
-defmodule Snakepit.HistoryTest do
+defmodule Snakepit.Ledger.HistoryTest do
   use ExUnit.Case, async: true
 
-  alias Snakepit.{DataDir, History, RunID, Seal}
+  alias Snakepit.{DataDir, RunID}
+  alias Snakepit.Ledger.{History, RunDirectory, Seal}
   alias Snakepit.Test.Beam
 
   @counts %{found: 0, killed: 0, gone: 0}
@@ -21,13 +22,13 @@ defmodule Snakepit.HistoryTest do
           "adopted.new",
           "obituary",
           "obituary.new",
-          "door"
+          "listener"
         ],
         do: File.write!(Path.join(directory, name), "")
 
-    refute History.closed?(File.ls!(directory))
+    refute RunDirectory.closed?(File.ls!(directory))
     :ok = History.close(directory, record, :cleanup, @counts)
-    assert History.closed?(File.ls!(directory))
+    assert RunDirectory.closed?(File.ls!(directory))
     assert Enum.sort(File.ls!(directory)) == ["history", "lock"]
     id
   end

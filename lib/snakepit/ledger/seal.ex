@@ -1,4 +1,4 @@
-defmodule Snakepit.Seal do
+defmodule Snakepit.Ledger.Seal do
   @moduledoc false
 
   # A term as a binary with a checksum: what a damaged file returns is either the term that was stored or

@@ -1,4 +1,4 @@
-defmodule Snakepit.Guardian.Line do
+defmodule Snakepit.Guardian.Wire do
   @moduledoc false
 
   # The port to the guardian's program: how it is opened, what is said first, and what goes over it.

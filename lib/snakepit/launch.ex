@@ -1,4 +1,4 @@
-defmodule Snakepit.Worker.Launch do
+defmodule Snakepit.Launch do
   @moduledoc false
 
   # The way from a worker id to a process that runs: reserve, spawn, record, release. Whoever calls
@@ -97,14 +97,14 @@ defmodule Snakepit.Worker.Launch do
     end
   end
 
-  # Both are on their way back.
+  # The guardian or the registry is being started again.
   defp passes?(%Error{reason: reason}, _id) when reason in [:guardian_down, :registry_down],
     do: true
 
   # It was the child of a guardian that died before the release, and this one does not know it.
   defp passes?(%Error{operation: :release, reason: :esrch}, _id), do: true
 
-  # It was the door of that guardian at which the connection was made.
+  # The connection was made to the socket of a guardian that died.
   defp passes?(%Error{step: :stdio, reason: :enotconn}, _id), do: true
 
   # The registry was started anew in between.

@@ -1,7 +1,8 @@
-defmodule Snakepit.SealTest do
+defmodule Snakepit.Ledger.SealTest do
   use ExUnit.Case, async: true
 
-  alias Snakepit.{Run, RunState, Seal}
+  alias Snakepit.{Run, RunState}
+  alias Snakepit.Ledger.Seal
   alias Snakepit.Pool.PIDLedger
 
   test "a term comes back, and a changed one does not" do

@@ -1,4 +1,4 @@
-defmodule Snakepit.Reaper do
+defmodule Snakepit.Cleanup.Reaper do
   @moduledoc false
 
   # Ends what earlier runs have left behind, before anything new may start.
@@ -13,8 +13,8 @@ defmodule Snakepit.Reaper do
 
   require Logger
 
-  alias Snakepit.{DataDir, Error, History, LegacyLedger, Native, Run, Telemetry}
-  alias Snakepit.Ledger.{DeadRun, SignOfLife}
+  alias Snakepit.{DataDir, Error, Native, Run, Telemetry}
+  alias Snakepit.Ledger.{DeadRun, History, Legacy, RunDirectory, SignOfLife}
 
   # What a guardian may take on top of its grace period to kill and to write its obituary.
   @guardian_slack_ms 3_000
@@ -30,7 +30,7 @@ defmodule Snakepit.Reaper do
   @spec reap(Run.t(), map()) :: :ok
   def reap(run, config) do
     begun = now()
-    LegacyLedger.retire(run.data_dir)
+    Legacy.retire(run.data_dir)
     others = for {id, _, _} = listed <- DataDir.runs!(run.data_dir), id != run.id, do: listed
     {dead, spared} = take(others, run)
     places = Enum.group_by(dead, & &1.place)
@@ -73,9 +73,9 @@ defmodule Snakepit.Reaper do
 
   defp take_one(id, directory, files, instance) do
     cond do
-      History.closed?(files) ->
+      RunDirectory.closed?(files) ->
         # By somebody who may have had no time to.
-        History.tidy(directory, files)
+        RunDirectory.tidy(directory, files)
         :closed
 
       # The run that this very BEAM descends from: to end that would be to end ourselves.
@@ -88,7 +88,7 @@ defmodule Snakepit.Reaper do
   end
 
   defp lock(id, directory, instance) do
-    case Native.lock_take(Path.join(directory, "lock")) do
+    case Native.lock_take(RunDirectory.lock(directory)) do
       {:ok, nil} ->
         :spared
 
@@ -111,7 +111,7 @@ defmodule Snakepit.Reaper do
   # Raises if that cannot be told now: it must not be closed twice.
   defp closed_meanwhile?(directory) do
     case Native.directory_list(directory) do
-      {:ok, files} -> History.closed?(files)
+      {:ok, files} -> RunDirectory.closed?(files)
       {:error, {reason, _os_pid}} -> DataDir.unreadable!(:reap, reason, false)
     end
   end
@@ -246,7 +246,7 @@ defmodule Snakepit.Reaper do
   # For a start in their own place. So that they do not pile up, those go that nobody has any use for.
   defp leave_elsewhere(places, run, begun) do
     runs =
-      for place <- [:next_door, :elsewhere],
+      for place <- [:other_container, :elsewhere],
           one <- Map.get(places, place, []),
           do: {SignOfLife.age_s(one.directory, run) || 0, place, one}
 
@@ -257,11 +257,11 @@ defmodule Snakepit.Reaper do
     end
   end
 
-  # A BEAM that was the first process of its namespace takes all others there with it. Of a run next door
+  # A BEAM that was the first process of its namespace takes all others there with it. Of a run in another container
   # the lock has told that its BEAM is dead: it is the same kernel's.
-  defp expired?(:next_door, %{beam_pid: 1}, _age_s, _index), do: true
+  defp expired?(:other_container, %{beam_pid: 1}, _age_s, _index), do: true
   defp expired?(_place, _record, age_s, _index) when age_s > @forgotten_s, do: true
-  defp expired?(:next_door, _record, _age_s, index), do: index >= @most_elsewhere
+  defp expired?(:other_container, _record, _age_s, index), do: index >= @most_elsewhere
   defp expired?(_place, _, age_s, index), do: index >= @most_elsewhere and age_s > @silent_s
 
   # Nobody here could have seen anything of it.

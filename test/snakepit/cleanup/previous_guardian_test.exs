@@ -1,8 +1,8 @@
-defmodule Snakepit.Guardian.PredecessorTest do
+defmodule Snakepit.Cleanup.PreviousGuardianTest do
   use Snakepit.Test.OwnDirectory, async: false
 
   alias Snakepit.{Guardian, Native, OSProcess, Run, RunID}
-  alias Snakepit.Guardian.Predecessor
+  alias Snakepit.Cleanup.PreviousGuardian
   alias Snakepit.Test.{Beam, Program, ProcScan}
 
   @moduletag config: [watchdog: [grace_period_ms: 100]]
@@ -12,29 +12,29 @@ defmodule Snakepit.Guardian.PredecessorTest do
     run = %{Run.current!() | id: RunID.generate(), directory: Beam.temporary_directory()}
     os_pid = Program.sleeper()
     {:ok, process} = OSProcess.lookup(os_pid)
-    Predecessor.note(run, process)
+    PreviousGuardian.note(run, process)
     {run, os_pid}
   end
 
   test "one whose server waited for it keeps nobody waiting", %{run: run} do
     {other, os_pid} = stuck()
-    Predecessor.forget(other)
-    refute Predecessor.await_end(other, 0)
+    PreviousGuardian.forget(other)
+    refute PreviousGuardian.await_end(other, 0)
     assert ProcScan.running?(os_pid)
 
     # Its server was told to stop, and this one would wait for ever.
     :ok = Application.stop(:snakepit)
-    refute Predecessor.await_end(run, 600_000)
+    refute PreviousGuardian.await_end(run, 600_000)
   end
 
   test "one that does not end is killed, and its last word is not this run's" do
     {run, os_pid} = stuck()
     obituary = Path.join(run.directory, "obituary")
     File.write!(obituary, "")
-    assert Predecessor.await_end(run, 0)
+    assert PreviousGuardian.await_end(run, 0)
     refute ProcScan.running?(os_pid)
     refute File.exists?(obituary)
-    refute Predecessor.await_end(run, 0)
+    refute PreviousGuardian.await_end(run, 0)
   end
 
   test "the next one starts when it and all of its own are gone", %{run: run} do

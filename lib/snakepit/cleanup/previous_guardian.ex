@@ -1,12 +1,13 @@
-defmodule Snakepit.Guardian.Predecessor do
+defmodule Snakepit.Cleanup.PreviousGuardian do
   @moduledoc false
 
   # The guardian of a server that was killed. A server that ends in any other way waits for its guardian;
   # this one could not, and its guardian, which takes the closed port for the death of the BEAM, may
   # still be at its work when the next server starts. That one waits for it in its stead.
 
-  alias Snakepit.Guardian.Grace
   alias Snakepit.{Native, OSProcess, Run}
+  alias Snakepit.Guardian.Grace
+  alias Snakepit.Ledger.RunDirectory
 
   # What it may take on top of the grace period: its own patience with what it has killed, and the time
   # to write its last word.
@@ -70,7 +71,7 @@ defmodule Snakepit.Guardian.Predecessor do
 
         # It tells of the death of the BEAM, which lives. It may be read after another death, of which
         # nobody was left to write.
-        File.rm(Path.join(run.directory, "obituary"))
+        File.rm(RunDirectory.obituary(run.directory))
         forget(run)
     end
   end

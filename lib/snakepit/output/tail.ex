@@ -1,4 +1,4 @@
-defmodule Snakepit.Worker.Tail do
+defmodule Snakepit.Output.Tail do
   @moduledoc false
 
   # The end of what a process wrote, in bounded memory, for output that passes through the BEAM. What

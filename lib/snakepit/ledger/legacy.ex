@@ -1,4 +1,4 @@
-defmodule Snakepit.LegacyLedger do
+defmodule Snakepit.Ledger.Legacy do
   @moduledoc false
 
   # Ledgers of the earlier Snakepit: `process_registry_<node>.dets`, workers by id, with a pid and no
