@@ -12,7 +12,7 @@ defmodule Snakepit.LeftoverSocketsTest do
   @long String.duplicate("long/", 30)
 
   defp start(data_dir, temporary) do
-    Beam.start([data_dir: data_dir, graceful_shutdown_timeout: 300],
+    Beam.start([data_dir: data_dir, graceful_shutdown_timeout_ms: 300],
       env: [{"TMPDIR", temporary}]
     )
   end

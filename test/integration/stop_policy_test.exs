@@ -10,7 +10,7 @@ defmodule Snakepit.StopPolicyTest do
   @moduletag timeout: 120_000
 
   # Longer than any grace period of the configuration here, and shorter than the worker's own.
-  @config [watchdog: [grace_period_ms: 100], cleanup_on_stop_timeout: 100]
+  @config [watchdog: [grace_period_ms: 100], cleanup_on_stop_timeout_ms: 100]
 
   defp path, do: Path.join(Beam.temporary_directory(), "notes")
 
