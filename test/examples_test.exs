@@ -5,6 +5,7 @@ defmodule Snakepit.ExamplesTest do
   alias Snakepit.Test.Beam
 
   @examples Path.expand("../examples", __DIR__)
+  @moduletag :long
   @moduletag timeout: 120_000
 
   defp run(name, env \\ []) do

@@ -5,6 +5,7 @@ defmodule Snakepit.LeftoverSocketsTest do
 
   alias Snakepit.Test.{Beam, ProcScan}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   # The guardian's socket is in a directory of its own below the temporary one where its path would be too

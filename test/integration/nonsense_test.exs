@@ -3,6 +3,7 @@ defmodule Snakepit.NonsenseTest do
 
   alias Snakepit.Test.{Beam, Family, ProcScan}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   test "whatever anybody passes to a function brings nothing down, also not the next start" do

@@ -5,6 +5,7 @@ defmodule Snakepit.OwnersTest do
 
   alias Snakepit.Test.{Beam, Family, ProcScan}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   @telemetry Path.expand("../fixtures/telemetry.exs", __DIR__)

@@ -42,6 +42,7 @@ defmodule Snakepit.CmdTest do
       assert Family.members(token) == []
     end
 
+    @tag :long
     test "a timeout kills the tree and gives what there was" do
       token = Family.token()
 

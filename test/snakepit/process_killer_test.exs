@@ -160,6 +160,7 @@ defmodule Snakepit.ProcessKillerTest do
       assert time < 15_000_000
     end
 
+    @tag :long
     test "gives many processes one grace period together" do
       os_pids = for _ <- 1..20, do: Program.sinner("ignores_sigterm")
       {time, result} = :timer.tc(fn -> ProcessKiller.kill_with_escalation(os_pids, 1_000) end)
@@ -297,6 +298,7 @@ defmodule Snakepit.ProcessKillerTest do
     end
 
     @tag :root
+    @tag :long
     test "end a fork bomb whose children all call setsid", %{id: id, environment: environment} do
       fork_bomb = Path.expand("../fixtures/fork_bomb.py", __DIR__)
       uid = 54_000 + rem(@own_pid, 1_000)

@@ -99,6 +99,7 @@ defmodule Snakepit.Guardian.EndingTest do
     refute Enum.any?(below, &ProcScan.running?/1)
   end
 
+  @tag :long
   test "stop_all gives everyone one grace period" do
     stubborn = for _ <- 1..20, do: stubborn(0)
     polite = for _ <- 1..20, do: run!(["sleep", "600"])
@@ -131,6 +132,7 @@ defmodule Snakepit.Guardian.EndingTest do
   end
 
   @tag :root
+  @tag :long
   test "a fork bomb is ended" do
     uid = 55_000 + rem(String.to_integer(System.pid()), 1_000)
     opts = [user: uid, rlimits: [nproc: 200]]

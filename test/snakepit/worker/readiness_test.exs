@@ -118,6 +118,7 @@ defmodule Snakepit.Worker.ReadinessTest do
     assert %{status: :healthy, pongs_received: 1} = Worker.info!(worker).heartbeat
   end
 
+  @tag :long
   # Together, because each takes all of its time: enough for a shell to say two words on any machine.
   test "not in time: why, with the output, and nothing is left" do
     before = remains()
