@@ -154,8 +154,13 @@ fn a_member_whose_main_thread_has_ended_does_not_hold_up_the_others() {
     let mut top = Spawned::start(&mut fixture("main_thread_exits.py"));
     top.line();
     eventually("the main thread has ended", || judge::state(top.raw()) == Some('Z'));
+    let begun = Instant::now();
     let report = kill(vec![top.identity()], true);
+    let took = begun.elapsed();
     assert_eq!((report.killed, report.survivors.len()), (1, 0));
     assert!(!top.lives());
-    assert!(report.passes <= 6, "{} passes to see it at rest", report.passes);
+    // One that is never seen at rest takes the whole second that there is for it, pass after pass. On a busy
+    // machine it may need some passes to get there, or few that take long.
+    let passes = report.passes;
+    assert!(passes <= 6 || took < Duration::from_secs(1), "{passes} passes, {took:?}");
 }
