@@ -174,7 +174,7 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
 
   # By rename: a BEAM that has the old library mapped keeps it. Writing into that file would crash it.
   defp replace(source, target) do
-    temporary = "#{target}.#{System.unique_integer([:positive])}.tmp"
+    temporary = "#{target}.#{unique()}.tmp"
     File.cp!(source, temporary)
     File.rename!(temporary, target)
   end
@@ -254,7 +254,7 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
   # By trying: rights say nothing of a file system that is read-only.
   defp source_writable? do
     native = Path.join(root(), "priv/native")
-    probe = Path.join(native, ".writable.#{System.pid()}.#{System.unique_integer([:positive])}")
+    probe = Path.join(native, ".writable.#{unique()}")
 
     with :ok <- File.mkdir_p(native), :ok <- File.touch(probe), :ok <- File.rm(probe) do
       true
@@ -262,6 +262,9 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
       {:error, _reason} -> false
     end
   end
+
+  # Of two BEAMs that build at the same time as well.
+  defp unique, do: "#{System.pid()}.#{System.unique_integer([:positive])}"
 
   defp target_directory do
     build = Mix.Project.build_path()
