@@ -100,13 +100,13 @@ defmodule Snakepit do
   The workers of this BEAM that have a process: id, `os_pid`, `uptime_ms` and `state`, which is
   `:alive`, or `:dead` for one that is about to be forgotten.
   """
-  @spec workers() :: [map()]
+  @spec workers() :: [Snakepit.Worker.Summary.t()]
   def workers do
     now = System.monotonic_time(:millisecond)
     dead = for {id, _info} <- ProcessRegistry.validate_workers(), into: MapSet.new(), do: id
 
     for {id, %{status: :active} = info} <- ProcessRegistry.list_all_workers() do
-      %{
+      %Snakepit.Worker.Summary{
         id: id,
         pid: info.owner,
         os_pid: info.os_pid,

@@ -1,6 +1,6 @@
 defmodule Snakepit.Pool do
   alias Snakepit.{Error, Options, Telemetry, Worker}
-  alias Snakepit.Pool.Server
+  alias Snakepit.Pool.{Info, Server}
 
   # More is a mistake, and would take all processes that a BEAM may have.
   @size {:integer, 1, 65_536}
@@ -173,7 +173,7 @@ defmodule Snakepit.Pool do
   The workers: `:id`, `:pid`, `:os_pid`, `:restarts` and `:state`, which is `:starting`, `:idle`,
   `:busy`, `:stopping`, or `:waiting` for the next attempt.
   """
-  @spec list_workers(pool()) :: [map()]
+  @spec list_workers(pool()) :: [Info.Worker.t()]
   def list_workers(pool), do: info(pool).workers
 
   @doc """
@@ -181,7 +181,7 @@ defmodule Snakepit.Pool do
   `:waiting` to be started again, how many callers are `:queued`, the `:workers` with the
   `:last_error` of each, and the `:last_error` of all: a `Snakepit.Error` or `nil`.
   """
-  @spec info(pool()) :: map()
+  @spec info(pool()) :: Info.t()
   def info(pool), do: GenServer.call(pool, :info, :infinity)
 
   @doc """

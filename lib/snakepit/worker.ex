@@ -96,7 +96,7 @@ defmodule Snakepit.Worker do
   """
 
   alias Snakepit.{Error, Guardian, HeartbeatMonitor, Native}
-  alias Snakepit.Worker.{Options, Server}
+  alias Snakepit.Worker.{Info, Options, Server}
 
   # What a supervisor waits beyond the grace period: for the tree to vanish after SIGKILL.
   @shutdown_margin_ms 5_000
@@ -165,14 +165,14 @@ defmodule Snakepit.Worker do
   Returns what there is to know: `:id`, `:os_pid`, `:cmd`, `:uptime_ms`, and `:heartbeat`, the health that
   `Snakepit.HeartbeatMonitor.get_health_status/1` returns, or `nil`.
   """
-  @spec info(worker()) :: {:ok, map()} | {:error, Error.t()}
+  @spec info(worker()) :: {:ok, Info.t()} | {:error, Error.t()}
   def info(worker) do
     with {:ok, {info, monitor}} <- call(worker, :info, :info),
-         do: {:ok, Map.put(info, :heartbeat, health(monitor))}
+         do: {:ok, %Info{info | heartbeat: health(monitor)}}
   end
 
   @doc "As `info/1`; raises if there is no such worker."
-  @spec info!(worker()) :: map()
+  @spec info!(worker()) :: Info.t()
   def info!(worker), do: bang!(info(worker))
 
   defp health(nil), do: nil

@@ -12,7 +12,7 @@ defmodule Snakepit.Guardian.Server do
   require Logger
 
   alias Snakepit.{Error, Guardian, Native, OSProcess, SelfTest, Telemetry}
-  alias Snakepit.Guardian.{Child, Children, Events, Grace, Shutdown, Watch, Wire}
+  alias Snakepit.Guardian.{Child, Children, Events, Grace, Shutdown, State, Watch, Wire}
   alias Snakepit.Cleanup.PreviousGuardian
   alias Snakepit.Pool.PIDLedger
 
@@ -67,19 +67,14 @@ defmodule Snakepit.Guardian.Server do
       metadata = %{beam_pid: String.to_integer(System.pid()), guardian_pid: os_pid}
       Telemetry.execute([:snakepit, :watchdog, :started], %{count: 1}, metadata)
 
-      state = %{
+      state = %State{
         run: run,
         port: port,
         process: process,
         socket: socket,
         watch: Watch.start(port, process, opts),
         log_level: config.log_level,
-        grace_ms: config.watchdog.grace_period_ms,
-        ready: :queue.new(),
-        waiting: :queue.new(),
-        children: %{},
-        owners: %{},
-        asking: %{info: [], stop_all: []}
+        grace_ms: config.watchdog.grace_period_ms
       }
 
       {:ok, state}

@@ -9,12 +9,13 @@ defmodule Snakepit.Pool.Server do
 
   use GenServer
 
-  alias Snakepit.{Config, Error, Launch, Worker}
-  alias Snakepit.Pool.{Callers, Progress, Report, Slot}
+  alias Snakepit.{Config, Error, Launch, ProcessLabel, Worker}
+  alias Snakepit.Pool.{Callers, Info, Progress, Slot}
 
   @impl true
   def init(opts) do
     Process.flag(:trap_exit, true)
+    ProcessLabel.set({Snakepit.Pool, opts[:name] || opts[:id]})
     {:ok, supervisor} = DynamicSupervisor.start_link(strategy: :one_for_one)
 
     state = %{
@@ -63,7 +64,7 @@ defmodule Snakepit.Pool.Server do
   def handle_call({:checkout, timeout}, from, state),
     do: {:noreply, serve(update_in(state.callers, &Callers.add(&1, from, timeout)))}
 
-  def handle_call(:info, _from, state), do: {:reply, Report.new(state), state}
+  def handle_call(:info, _from, state), do: {:reply, Info.new(state), state}
 
   def handle_call({:restart, worker, force?}, _from, state) do
     case Map.fetch(if(is_pid(worker), do: state.pids, else: state.ids), worker) do

@@ -7,9 +7,8 @@ defmodule Snakepit.Worker.Server do
 
   use GenServer
 
-  alias Snakepit.{Error, Guardian, HeartbeatMonitor, RunState, Telemetry}
-  alias Snakepit.Worker.{ApplicationStop, Exit, News, Options, Output, Readiness}
-  alias Snakepit.Launch
+  alias Snakepit.{Error, Guardian, HeartbeatMonitor, Launch, ProcessLabel, RunState, Telemetry}
+  alias Snakepit.Worker.{ApplicationStop, Exit, Info, News, Options, Output, Readiness}
 
   # In the report of a crash: not the environment, which may hold secrets.
   @derive {Inspect, only: [:options, :exit, :tree_gone?, :survivors]}
@@ -35,6 +34,7 @@ defmodule Snakepit.Worker.Server do
     # So that `terminate/2` runs whatever ends this process, short of `:kill`, and that is the
     # guardian's and the registry's business.
     Process.flag(:trap_exit, true)
+    ProcessLabel.set({Snakepit.Worker, options.id})
     # One of a pool launches its process when its supervisor has gone on to the next.
     if options.owner, do: {:ok, options, {:continue, :launch}}, else: launch_and_wait(options)
   end
@@ -157,7 +157,7 @@ defmodule Snakepit.Worker.Server do
     do: {:reply, {:ok, {worker.child, worker.options.signal_scope}}, worker}
 
   def handle_call(:info, _from, worker) do
-    info = %{
+    info = %Info{
       id: worker.options.id,
       os_pid: worker.child.os_pid,
       cmd: worker.options.command.cmd,

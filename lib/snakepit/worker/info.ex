@@ -1,0 +1,25 @@
+defmodule Snakepit.Worker.Info do
+  @moduledoc """
+  What `Snakepit.Worker.info/1` returns: a worker and its process at one moment.
+
+    * `:id` - by which it is recorded
+    * `:os_pid` - the pid of its OS process
+    * `:cmd` - the program and its arguments
+    * `:uptime_ms` - how long the process has run
+    * `:heartbeat` - a `Snakepit.HeartbeatMonitor.Health`, or `nil` without heartbeats
+
+  """
+
+  alias Snakepit.HeartbeatMonitor.Health
+
+  @enforce_keys [:id, :os_pid, :cmd, :uptime_ms]
+  defstruct [:id, :os_pid, :cmd, :uptime_ms, :heartbeat]
+
+  @type t :: %__MODULE__{
+          id: String.t(),
+          os_pid: pos_integer(),
+          cmd: [String.t()],
+          uptime_ms: non_neg_integer(),
+          heartbeat: Health.t() | nil
+        }
+end
