@@ -41,23 +41,31 @@ defmodule Snakepit.HeartbeatMonitorTest do
   end
 
   test "the death of the poller costs no process its life" do
-    worker = start([], ping_interval: 50)
+    heartbeat = [ping_interval: 50, timeout_threshold: 1_000, max_missed_heartbeats: 2]
+    worker = start([], heartbeat)
     os_pid = Worker.os_pid!(worker)
 
     for _ <- 1..3 do
       before = health(worker).pongs_received
-      poller = Process.whereis(Poller)
-      down = Process.monitor(poller)
-      Process.exit(poller, :kill)
-      assert_receive {:DOWN, ^down, :process, ^poller, :killed}, 5_000
+      kill_poller()
       eventually(fn -> health(worker).pongs_received > before + 3 end)
     end
 
     assert %{status: :healthy, missed_heartbeats: 0} = health(worker)
     assert Worker.os_pid!(worker) == os_pid
+
+    # The next one looks after it without being asked.
     down = Process.monitor(worker)
-    kill(os_pid, "KILL")
-    assert_receive {:DOWN, ^down, :process, ^worker, {:exit_signal, :sigkill}}, 10_000
+    kill_poller()
+    kill(os_pid, "STOP")
+    assert_receive {:DOWN, ^down, :process, ^worker, :heartbeat_timeout}, 10_000
+  end
+
+  defp kill_poller do
+    poller = Process.whereis(Poller)
+    down = Process.monitor(poller)
+    Process.exit(poller, :kill)
+    assert_receive {:DOWN, ^down, :process, ^poller, :killed}, 5_000
   end
 
   test "one that stops answering is found" do
@@ -67,7 +75,8 @@ defmodule Snakepit.HeartbeatMonitorTest do
   end
 
   test "one that is slower than the interval is healthy" do
-    worker = start(["slow", 80], ping_interval: 50, timeout_threshold: 1_000)
+    heartbeat = [ping_interval: 50, timeout_threshold: 3_000, max_missed_heartbeats: 1]
+    worker = start(["slow", 80], heartbeat)
     eventually(fn -> health(worker).pongs_received >= 20 end, 10_000)
     assert %{status: :healthy, missed_heartbeats: 0} = health(worker)
   end
