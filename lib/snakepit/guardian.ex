@@ -44,7 +44,7 @@ defmodule Snakepit.Guardian do
   killed, the guardian ends everything and then itself, and the next one starts when it has.
   """
 
-  alias Snakepit.{Command, Error, Native, Options, Run}
+  alias Snakepit.{Command, Error, Native, Options, Pipe, Run}
   alias Snakepit.Guardian.{Grace, Server}
 
   @call_timeout 60_000
@@ -199,6 +199,24 @@ defmodule Snakepit.Guardian do
     end
   end
 
+  # Pipes that a child can be given, by the token: from it, and to it if there is to be input. They are closed
+  # when the calling process dies.
+  @doc false
+  @spec connect_pipes(boolean()) ::
+          {:ok, {Pipe.t() | nil, Pipe.t()}, binary()} | {:error, Error.t()}
+  def connect_pipes(input?) do
+    token = :crypto.strong_rand_bytes(16)
+
+    with {:ok, _path} <- listener(),
+         {:ok, channel} <- Server.channel(Run.current()),
+         {:ok, pipes} <- Native.pipes_pass(channel, token, input?) do
+      {:ok, pipes, token}
+    else
+      {:error, {reason, nil}} -> not_connected(reason)
+      {:error, reason} -> not_connected(reason)
+    end
+  end
+
   # The path of a guardian that is gone leads nowhere, until the next one has a socket of its own.
   defp listener do
     case Server.listener(Run.current()) do
@@ -231,8 +249,13 @@ defmodule Snakepit.Guardian do
   end
 
   @doc false
-  @spec disconnect(:gen_tcp.socket() | :socket.socket()) :: :ok
+  @spec disconnect(:gen_tcp.socket() | :socket.socket() | {Pipe.t() | nil, Pipe.t()}) :: :ok
   def disconnect(socket) when is_port(socket), do: :gen_tcp.close(socket)
+
+  def disconnect({input, output}) when is_reference(input) or input == nil do
+    if input, do: Pipe.close(input)
+    Pipe.close(output)
+  end
 
   def disconnect(socket) do
     :socket.close(socket)

@@ -6,7 +6,7 @@ defmodule Snakepit.Launch do
   #
   # Workers, `Snakepit.cmd/3` and `Snakepit.stream!/2` all start their processes here.
 
-  alias Snakepit.{Command, Error, Guardian, Native, Run, RunState}
+  alias Snakepit.{Command, Error, Guardian, Native, Pipe, Run, RunState}
   alias Snakepit.Command.Request
   alias Snakepit.Guardian.Grace
   alias Snakepit.Pool.ProcessRegistry
@@ -28,13 +28,13 @@ defmodule Snakepit.Launch do
   @ending [:shutting_down, :terminated]
 
   @typedoc """
-  `stdio` is a kind of connection and the options of its socket for `:gen_tcp`, or `:socket` for one of
-  the module of that name; or `nil` to leave the command's as it is.
+  `stdio` is a kind of connection and the options of its socket for `:gen_tcp`, or `{:pipes, input?}` for pipes,
+  one of them to the program if it has input; or `nil` to leave the command's as it is.
   """
   @type plan :: %{
           id: String.t(),
           command: Command.t(),
-          stdio: {:pipe | :stream, [:gen_tcp.connect_option()] | :socket} | nil,
+          stdio: {:pipe | :stream, [:gen_tcp.connect_option()] | {:pipes, boolean()}} | nil,
           lifeline: boolean()
         }
 
@@ -46,7 +46,7 @@ defmodule Snakepit.Launch do
   @type t :: %__MODULE__{
           child: Guardian.child(),
           guardian: reference(),
-          stdio: :gen_tcp.socket() | :socket.socket() | nil,
+          stdio: :gen_tcp.socket() | {Pipe.t() | nil, Pipe.t()} | nil,
           input: :socket.socket() | nil,
           lifeline: :socket.socket() | nil
         }
@@ -157,7 +157,10 @@ defmodule Snakepit.Launch do
 
   defp connect_stdio(command, {kind, options}) do
     connected =
-      if options == :socket, do: Guardian.connect_socket(), else: Guardian.connect(options)
+      case options do
+        {:pipes, input?} -> Guardian.connect_pipes(input?)
+        options -> Guardian.connect(options)
+      end
 
     with {:ok, socket, token} <- connected,
          {:ok, sockets} <- connect_input(kind, socket) do

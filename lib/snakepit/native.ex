@@ -264,5 +264,25 @@ defmodule Snakepit.Native do
   @spec group_lookup(String.t()) :: {:ok, integer()} | error()
   def group_lookup(_name), do: unloaded()
 
+  # A connection over which `pipes_pass/3` passes descriptors to the guardian that listens there.
+  @spec channel_open(binary()) :: {:ok, reference()} | error()
+  def channel_open(_path), do: unloaded()
+
+  # The ends of new pipes, `{input | nil, output}`: those of the program go to the guardian, by this token.
+  @spec pipes_pass(reference(), binary(), boolean()) ::
+          {:ok, {reference() | nil, reference()}} | error()
+  def pipes_pass(_channel, _token, _with_input), do: unloaded()
+
+  # After `:again` the caller gets `{:select, pipe, tag, :ready_input}` when there is something to read.
+  @spec pipe_read(reference(), reference()) :: {:ok, binary() | :eof | :again} | error()
+  def pipe_read(_pipe, _tag), do: unloaded()
+
+  # How many bytes were taken. After `:again` the caller gets `{:select, pipe, tag, :ready_output}`.
+  @spec pipe_write(reference(), binary(), reference()) :: {:ok, pos_integer() | :again} | error()
+  def pipe_write(_pipe, _data, _tag), do: unloaded()
+
+  @spec pipe_close(reference()) :: :ok
+  def pipe_close(_pipe), do: unloaded()
+
   defp unloaded, do: :erlang.nif_error(:snakepit_nif_not_loaded)
 end

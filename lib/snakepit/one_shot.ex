@@ -5,9 +5,9 @@ defmodule Snakepit.OneShot do
   # `Snakepit.OutputStream` are made of.
   #
   # There is no BEAM process in between. The caller's death closes the connection and ends the tree, as
-  # for any owner; and the socket is read by the caller, so who does not read makes the process wait.
+  # for any owner; and the pipe is read by the caller, so a caller that does not read makes the program wait.
 
-  alias Snakepit.{Command, Error, Guardian, Launch, Options}
+  alias Snakepit.{Command, Error, Guardian, Launch, Options, Pipe}
 
   # What the tree of a program that has ended, or is interrupted, gets to end by itself.
   @stop_timeout 2_000
@@ -26,15 +26,16 @@ defmodule Snakepit.OneShot do
            |> Keyword.drop([:cmd, :stdio, :lifeline])
            |> Options.put_defaults(stop_timeout: @stop_timeout)
 
-  @enforce_keys [:id, :operation, :child, :guardian, :socket]
-  defstruct [:id, :operation, :child, :guardian, :socket, gone?: false]
+  @enforce_keys [:id, :operation, :child, :guardian, :pipes]
+  defstruct [:id, :operation, :child, :guardian, :pipes, :feeder, gone?: false]
 
   @type t :: %__MODULE__{
           id: String.t(),
           operation: atom(),
           child: Guardian.child(),
           guardian: reference(),
-          socket: :socket.socket(),
+          pipes: {Pipe.t() | nil, Pipe.t()},
+          feeder: pid() | nil,
           gone?: boolean()
         }
 
@@ -55,11 +56,11 @@ defmodule Snakepit.OneShot do
   def start(command, operation, own) do
     kind = if own[:stderr_to_stdout], do: :stream, else: :pipe
     id = Launch.unique_id(operation)
-    plan = %{id: id, command: command, stdio: {kind, :socket}, lifeline: false}
+    stdio = {kind, {:pipes, own[:input] != nil}}
+    plan = %{id: id, command: command, stdio: stdio, lifeline: false}
 
     with {:ok, launched} <- Launch.run(plan) do
-      feed(launched.stdio, own[:input])
-      %{child: child, guardian: guardian, stdio: socket} = launched
+      %{child: child, guardian: guardian, stdio: {input, _output} = pipes} = launched
 
       {:ok,
        %__MODULE__{
@@ -67,33 +68,29 @@ defmodule Snakepit.OneShot do
          operation: operation,
          child: child,
          guardian: guardian,
-         socket: socket
+         pipes: pipes,
+         feeder: feed(input, own[:input])
        }}
     end
   end
 
-  # By a process of its own: whoever writes to a process that waits for its output to be read would
-  # wait for ever. It ends with the connection, whoever closes that.
-  defp feed(socket, nil), do: :socket.shutdown(socket, :write)
+  # By a process of its own: a caller that writes to a program, which waits for its output to be read, would wait
+  # forever.
+  defp feed(nil, nil), do: nil
 
-  defp feed(socket, input) do
+  defp feed(pipe, input) do
+    owner = self()
+
     spawn(fn ->
-      :socket.send(socket, input)
-      :socket.shutdown(socket, :write)
+      monitor = Process.monitor(owner)
+      Pipe.write(pipe, input, monitor)
+      Pipe.close(pipe)
     end)
   end
 
   @doc "Returns the next piece of output, `:closed` when there is none any more, or `:timeout`."
   @spec read(t(), timeout()) :: {:ok, binary()} | :closed | :timeout
-  def read(%{socket: socket}, timeout) do
-    case :socket.recv(socket, 0, [], timeout) do
-      {:ok, data} -> {:ok, data}
-      {:error, {:timeout, data}} when byte_size(data) > 0 -> {:ok, data}
-      {:error, reason} when reason in [:timeout, {:timeout, ""}] -> :timeout
-      # A process that has not read all of its input leaves its connection reset, once all is read.
-      {:error, _closed} -> :closed
-    end
-  end
+  def read(%{pipes: {_input, output}}, timeout), do: Pipe.read(output, timeout)
 
   @doc """
   Returns how the process ended and the end of its standard error, once its whole tree is gone; `:timeout`
@@ -146,9 +143,9 @@ defmodule Snakepit.OneShot do
     unless shot.gone?, do: Launch.kill(shot.child)
     Process.demonitor(shot.guardian, [:flush])
 
-    # By a process of its own: to close it waits for a thread of the BEAM's that does what may block, and
-    # nobody waits for what comes of it.
-    spawn(:socket, :close, [shot.socket])
+    # Order: who feeds it waits for room in a pipe that nobody will report once it is closed.
+    if shot.feeder, do: Process.exit(shot.feeder, :kill)
+    Guardian.disconnect(shot.pipes)
     Launch.forget(shot.id, shot.child)
   end
 end

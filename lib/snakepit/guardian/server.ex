@@ -38,6 +38,12 @@ defmodule Snakepit.Guardian.Server do
   def listener(nil), do: nil
   def listener(run), do: :persistent_term.get({__MODULE__, :listener, run.id}, nil)
 
+  @doc "Returns the connection over which descriptors go to the guardian of a run, or why there is none."
+  def channel(nil), do: {:error, {:closed, nil}}
+
+  def channel(run),
+    do: :persistent_term.get({__MODULE__, :channel, run.id}, {:error, {:closed, nil}})
+
   @doc "The environment that the guardian was started with."
   def environment, do: :persistent_term.get({__MODULE__, :environment})
 
@@ -64,6 +70,8 @@ defmodule Snakepit.Guardian.Server do
          :ok <- PIDLedger.register_guardian(process.identity) do
       PreviousGuardian.note(run, process)
       :persistent_term.put({__MODULE__, :listener, run.id}, socket)
+      # Without one, what needs pipes says why.
+      :persistent_term.put({__MODULE__, :channel, run.id}, Native.channel_open(socket))
       metadata = %{beam_pid: String.to_integer(System.pid()), guardian_pid: os_pid}
       Telemetry.execute([:snakepit, :watchdog, :started], %{count: 1}, metadata)
 
@@ -241,6 +249,7 @@ defmodule Snakepit.Guardian.Server do
     Native.process_await([state.process.identity], @guardian_end_ms)
     Shutdown.hear_last_word(state.run)
     :persistent_term.erase({__MODULE__, :listener, state.run.id})
+    :persistent_term.erase({__MODULE__, :channel, state.run.id})
     PreviousGuardian.forget(state.run)
   end
 end

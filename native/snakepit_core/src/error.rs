@@ -67,7 +67,8 @@ pub enum Error {
 
 impl Error {
     /// For `map_err`: names the call that failed.
-    pub(crate) fn os(call: &'static str) -> impl Fn(Errno) -> Self {
+    /// For what a system call says.
+    pub fn os(call: &'static str) -> impl Fn(Errno) -> Self {
         move |errno| Self::Os { call, errno }
     }
 

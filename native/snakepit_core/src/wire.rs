@@ -29,6 +29,10 @@ use serde_bytes::ByteBuf;
 /// Changes with every change of a type in this file.
 pub const VERSION: u32 = 3;
 
+/// What a connection to the guardian's listener begins with if descriptors are passed over it, where others have
+/// the token of the child that they are for.
+pub const CHANNEL_TOKEN: [u8; 16] = [0xFF; 16];
+
 /// Larger than any command line and environment that the kernel takes (2 MiB by default, at most
 /// 6 MiB), and small enough that a broken length does not exhaust memory.
 pub const MAX_FRAME: usize = 16 * 1024 * 1024;

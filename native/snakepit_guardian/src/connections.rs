@@ -51,6 +51,11 @@ impl<C> Connections<C> {
         self.pending.get(&number)
     }
 
+    /// Removes and returns one that has not sent a token.
+    pub fn take_pending(&mut self, number: u64) -> Option<C> {
+        self.pending.remove(&number)
+    }
+
     /// Drops one that has not sent a token, or sent something else.
     pub fn drop_pending(&mut self, number: u64) {
         self.pending.remove(&number);

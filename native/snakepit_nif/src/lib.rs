@@ -5,6 +5,7 @@
 //! | this one | processes, groups, runs, and the guardian's frames |
 //! | `ledger` | the files of a run |
 //! | `directory` | the data directory |
+//! | `pipe` | pipes to and from programs |
 //! | `self_test` | what this place allows |
 //!
 //! `terms`, `ledger_terms` and `wire_terms` encode and decode.
@@ -18,6 +19,7 @@
 mod directory;
 mod ledger;
 mod ledger_terms;
+mod pipe;
 mod self_test;
 mod terms;
 mod wire_terms;
@@ -336,4 +338,8 @@ fn plan(signal: SignalTerm, grace_ms: u64, kill_wait_ms: u64) -> Plan {
     }
 }
 
-rustler::init!("Elixir.Snakepit.Native");
+fn load(env: rustler::Env, _info: Term) -> bool {
+    pipe::load(env)
+}
+
+rustler::init!("Elixir.Snakepit.Native", load = load);

@@ -4,9 +4,11 @@
 //! `SO_PEERCRED`, and sends a token that the BEAM has made up. The connection is then handed to the child
 //! that was spawned with that token.
 
+use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,13 +16,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt};
+use nix::sys::epoll::Epoll;
+use nix::sys::socket::{
+    ControlMessageOwned, MsgFlags, RecvMsg, getsockopt, recv, recvmsg, sockopt,
+};
 use nix::unistd::read;
 use snakepit_core::error::errno;
 use snakepit_core::run_directory as names;
+use snakepit_core::wire::CHANNEL_TOKEN;
 use snakepit_guardian::connections::{Connections, TOKEN};
 
-use super::shell::{CONNECTION, LISTENER, Shell, add};
+use super::shell::{CHANNEL, CONNECTION, LISTENER, Shell, add};
+
+/// Descriptors that come with one token, at the most.
+const MAX_PASSED: usize = 2;
 
 /// How many are checked for a closed peer when one comes: more than one, so that they get fewer.
 const CHECKED_PER_CONNECTION: usize = 2;
@@ -34,7 +43,34 @@ pub struct Listener {
     /// or start can remove it if this guardian is killed.
     own: PathBuf,
     beam: libc::pid_t,
-    connections: Connections<UnixStream>,
+    connections: Connections<Offer>,
+    /// Connections over which descriptors are passed.
+    channels: HashMap<u64, UnixStream>,
+}
+
+/// What the BEAM has offered for a child.
+pub enum Offer {
+    /// A connection, for both directions.
+    Socket(UnixStream),
+    /// The program's ends of pipes: its output, and its input before that if it has one. None, if there was no
+    /// descriptor left for them.
+    Pipes(Vec<OwnedFd>),
+}
+
+impl Offer {
+    fn socket(&self) -> Option<&UnixStream> {
+        match self {
+            Self::Socket(stream) => Some(stream),
+            Self::Pipes(_) => None,
+        }
+    }
+}
+
+/// What a connection has shown.
+enum Shown {
+    Nothing,
+    Token,
+    Channel,
 }
 
 impl Listener {
@@ -54,7 +90,14 @@ impl Listener {
             (UnixListener::bind(&path).map_err(|error| errno(&error))?, path)
         };
         socket.set_nonblocking(true).map_err(|error| errno(&error))?;
-        Ok(Self { socket, path, own, beam, connections: Connections::default() })
+        Ok(Self {
+            socket,
+            path,
+            own,
+            beam,
+            connections: Connections::default(),
+            channels: HashMap::new(),
+        })
     }
 
     pub fn path(&self) -> &[u8] {
@@ -67,17 +110,22 @@ impl Listener {
             let (stream, _) = self.socket.accept().map_err(|error| errno(&error))?;
             let peer = getsockopt(&stream, sockopt::PeerCredentials).ok().map(|peer| peer.pid());
             if peer == Some(self.beam) && stream.set_nonblocking(true).is_ok() {
-                return Ok(self.connections.accept(stream));
+                return Ok(self.connections.accept(Offer::Socket(stream)));
             }
         }
     }
 
-    /// `read(2)` of a connection's token. Returns the connection if it has not sent one yet.
-    fn read_token(&mut self, number: u64) -> Option<BorrowedFd<'_>> {
+    /// `read(2)` of a connection's token.
+    fn read_token(&mut self, number: u64) -> Shown {
         let mut token = [0; TOKEN];
-        match read(self.connections.get(number)?, &mut token) {
-            Err(Errno::EAGAIN | Errno::EINTR) => {
-                return self.connections.get(number).map(AsFd::as_fd);
+        let Some(Offer::Socket(stream)) = self.connections.get(number) else { return Shown::Token };
+        match read(stream, &mut token) {
+            Err(Errno::EAGAIN | Errno::EINTR) => return Shown::Nothing,
+            Ok(TOKEN) if token == CHANNEL_TOKEN => {
+                if let Some(Offer::Socket(stream)) = self.connections.take_pending(number) {
+                    self.channels.insert(number, stream);
+                }
+                return Shown::Channel;
             }
             Ok(TOKEN) => {
                 self.drop_some_closed();
@@ -86,25 +134,74 @@ impl Listener {
             // A token comes in one piece: it is far smaller than a socket's buffer.
             _ => self.connections.drop_pending(number),
         }
-        None
+        Shown::Token
+    }
+
+    /// `recvmsg(2)` of what has been passed over a channel. Returns whether there may be more later.
+    fn receive(&mut self, number: u64) -> bool {
+        loop {
+            let Some(channel) = self.channels.get(&number) else { return false };
+            let mut token = [0; TOKEN];
+            let mut space = nix::cmsg_space!([RawFd; MAX_PASSED]);
+            let mut parts = [IoSliceMut::new(&mut token)];
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+            let received = recvmsg::<()>(channel.as_raw_fd(), &mut parts, Some(&mut space), flags);
+            let fds = match received {
+                Ok(message) if message.bytes == TOKEN => passed(&message),
+                Err(Errno::EAGAIN | Errno::EINTR) => return true,
+                // The BEAM, or the run, is gone; or something else than the BEAM speaks.
+                _ => {
+                    self.channels.remove(&number);
+                    return false;
+                }
+            };
+            let offer = self.connections.accept(Offer::Pipes(fds));
+            self.connections.authenticate(offer, token);
+        }
+    }
+
+    /// Reads a token, and has `epoll` report what comes next.
+    fn read_token_and_watch(&mut self, epoll: &Epoll, number: u64) {
+        let (watched, kind) = match self.read_token(number) {
+            Shown::Token => return,
+            Shown::Nothing => (self.connections.get(number).and_then(Offer::socket), CONNECTION),
+            Shown::Channel => (self.channels.get(&number), CHANNEL),
+        };
+        if let Some(stream) = watched {
+            let _ = add(epoll, stream.as_fd(), kind | number);
+        }
     }
 
     fn drop_some_closed(&mut self) {
         for _ in 0..CHECKED_PER_CONNECTION {
-            let Some((number, stream)) = self.connections.next_to_check() else { return };
-            if peer_closed(stream) {
+            let Some((number, offer)) = self.connections.next_to_check() else { return };
+            if matches!(offer, Offer::Socket(stream) if peer_closed(stream)) {
                 self.connections.drop_authenticated(number);
             }
         }
     }
 
-    /// Returns the connection that was opened with this token, for the child to own.
-    pub fn take(&mut self, token: &[u8]) -> Option<OwnedFd> {
-        let stream = self.connections.take(token)?;
-        // The child expects a descriptor that waits.
-        stream.set_nonblocking(false).ok()?;
-        Some(stream.into())
+    /// Returns what was offered with this token, for the child to own.
+    pub fn take(&mut self, token: &[u8]) -> Option<Offer> {
+        let offer = self.connections.take(token)?;
+        if let Offer::Socket(stream) = &offer {
+            // The child expects a descriptor that waits.
+            stream.set_nonblocking(false).ok()?;
+        }
+        Some(offer)
     }
+}
+
+/// The descriptors that came with a message.
+fn passed(message: &RecvMsg<()>) -> Vec<OwnedFd> {
+    let mut fds = Vec::new();
+    for part in message.cmsgs().into_iter().flatten() {
+        if let ControlMessageOwned::ScmRights(raw) = part {
+            // SAFETY: the kernel has just made them for this process.
+            fds.extend(raw.into_iter().map(|raw| unsafe { OwnedFd::from_raw_fd(raw) }));
+        }
+    }
+    fds
 }
 
 impl AsFd for Listener {
@@ -121,9 +218,7 @@ impl Shell {
         loop {
             match listener.accept() {
                 Ok(number) => {
-                    if let Some(connection) = listener.read_token(number) {
-                        let _ = add(&self.epoll, connection, CONNECTION | number);
-                    }
+                    listener.read_token_and_watch(&self.epoll, number);
                 }
                 // The connection goes on waiting, and `epoll` would report it again and again.
                 Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS)
@@ -160,12 +255,26 @@ impl Shell {
     /// Reads the token of one connection, if it has come.
     pub(super) fn read_token(&mut self, number: u64) {
         let Some(listener) = &mut self.listener else { return };
-        if let Some(connection) = listener.connections.get(number) {
+        if let Some(Offer::Socket(connection)) = listener.connections.get(number) {
             // Order: before the connection changes hands. A child's copy would keep it in here.
             let _ = self.epoll.delete(connection);
         }
-        if let Some(connection) = listener.read_token(number) {
-            let _ = add(&self.epoll, connection, CONNECTION | number);
+        listener.read_token_and_watch(&self.epoll, number);
+    }
+
+    /// Receives what was passed over a channel.
+    pub(super) fn receive_passed(&mut self, number: u64) {
+        if let Some(listener) = &mut self.listener {
+            listener.receive(number);
+        }
+    }
+
+    /// Receives what was passed over any channel.
+    pub(super) fn receive_all_passed(&mut self) {
+        let Some(listener) = &mut self.listener else { return };
+        let numbers: Vec<u64> = listener.channels.keys().copied().collect();
+        for number in numbers {
+            listener.receive(number);
         }
     }
 }

@@ -37,6 +37,7 @@ const TAILS: u64 = 6 << 60;
 pub const LISTENER: u64 = 7 << 60;
 pub const CONNECTION: u64 = 8 << 60;
 const THREAD: u64 = 9 << 60;
+pub const CHANNEL: u64 = 10 << 60;
 const KIND: u64 = 15 << 60;
 
 pub struct Shell {
@@ -249,6 +250,7 @@ impl Shell {
             }
             LISTENER => self.accept(),
             CONNECTION => self.read_token(number),
+            CHANNEL => self.receive_passed(number),
             // What is to be written is flushed before each wait, and what children print is read after it.
             _ => {}
         }

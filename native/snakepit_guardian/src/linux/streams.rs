@@ -15,6 +15,7 @@ use snakepit_core::wire::{Spawn, Stdio, Step};
 
 use super::gate::Payload;
 use super::image;
+use super::listener::Offer;
 use super::shell::{Shell, add};
 use super::tail::Tail;
 
@@ -37,7 +38,7 @@ impl Shell {
         let (mut streams, tail) =
             self.streams(&spawn.stdio).map_err(|errno| (Step::Stdio, errno))?;
         if let Some(token) = &spawn.lifeline {
-            streams.push(Rc::new(self.connection(token).map_err(|errno| (Step::Stdio, errno))?));
+            streams.push(Rc::new(self.lifeline(token).map_err(|errno| (Step::Stdio, errno))?));
         }
         if let Some(tail) = &tail {
             // If nothing reads it, its pipe fills up, and the program waits forever.
@@ -73,13 +74,13 @@ impl Shell {
                 Ok((vec![self.null()?, output.clone(), output], None))
             }
             Stdio::Pipe(token) => {
-                let both = Rc::new(self.connection(token)?);
+                let (input, output) = self.offered(token)?;
                 let (tail, error) = self.tail()?;
-                Ok((vec![both.clone(), both, Rc::new(error)], Some(tail)))
+                Ok((vec![input, output, Rc::new(error)], Some(tail)))
             }
             Stdio::Stream(token) => {
-                let all = Rc::new(self.connection(token)?);
-                Ok((vec![all.clone(), all.clone(), all], None))
+                let (input, output) = self.offered(token)?;
+                Ok((vec![input, output.clone(), output], None))
             }
         }
     }
@@ -102,13 +103,37 @@ impl Shell {
         Ok((Tail::new(reader, self.tail_bytes), writer))
     }
 
-    /// Returns the connection with this token. The BEAM connects and sends its token before it asks for the
-    /// child, so both are there, if only in a queue.
-    fn connection(&mut self, token: &[u8]) -> Result<OwnedFd, Errno> {
+    /// Returns standard input and output: pipes, or one connection for both.
+    fn offered(&mut self, token: &[u8]) -> Result<(Rc<OwnedFd>, Rc<OwnedFd>), Errno> {
+        match self.offer(token)? {
+            Offer::Socket(stream) => {
+                let both = Rc::new(OwnedFd::from(stream));
+                Ok((both.clone(), both))
+            }
+            Offer::Pipes(mut fds) => {
+                // The kernel drops descriptors for which there is no room.
+                let output = Rc::new(fds.pop().ok_or(Errno::EMFILE)?);
+                let input = fds.pop().map(Rc::new);
+                Ok((input.map_or_else(|| self.null(), Ok)?, output))
+            }
+        }
+    }
+
+    /// Returns what the BEAM has offered with this token. It does so before it asks for the child, so both are
+    /// there, if only in a queue.
+    fn offer(&mut self, token: &[u8]) -> Result<Offer, Errno> {
         self.accept();
         self.read_tokens();
+        self.receive_all_passed();
         let listener = self.listener.as_mut().ok_or(Errno::ENOTCONN)?;
         listener.take(token).ok_or(Errno::ENOTCONN)
+    }
+
+    fn lifeline(&mut self, token: &[u8]) -> Result<OwnedFd, Errno> {
+        match self.offer(token)? {
+            Offer::Socket(stream) => Ok(stream.into()),
+            Offer::Pipes(_) => Err(Errno::ENOTSOCK),
+        }
     }
 }
 
