@@ -12,11 +12,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawF
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendmsg, socket,
 };
-use nix::unistd::{pipe2, read, write};
+use nix::unistd::{read, write};
 use rustler::sys::{
     ERL_NIF_SELECT_READ, ERL_NIF_SELECT_STOP, ERL_NIF_SELECT_WRITE, ErlNifEnv, ErlNifEvent,
     ErlNifMonitor, ErlNifPid, ErlNifResourceFlags, ErlNifResourceType, ErlNifResourceTypeInit,
@@ -135,7 +135,7 @@ fn resource_type() -> *const ErlNifResourceType {
 }
 
 /// A term for this end of a pipe, which is closed when the calling process dies.
-fn new<'a>(env: Env<'a>, fd: OwnedFd) -> Term<'a> {
+fn new(env: Env<'_>, fd: OwnedFd) -> Term<'_> {
     // SAFETY: allocated for a `Pipe`, and initialised before anybody sees it.
     unsafe {
         let this = enif_alloc_resource(resource_type(), size_of::<Pipe>());
@@ -169,7 +169,7 @@ impl PipeTerm {
         let result =
             unsafe { enif_select(env.as_c_arg(), fd, mode, self.0, caller, tag.as_c_arg()) };
         if result < 0 {
-            Err(Error::os("select")(Errno::EINVAL))?
+            Err(Error::os("select")(Errno::EINVAL))?;
         }
         Ok(())
     }
@@ -202,14 +202,28 @@ impl rustler::Resource for Channel {}
 fn channel_open(path: Bytes) -> Answer<ResourceArc<Channel>> {
     let failed = Error::os("channel");
     let opened = || -> Result<OwnedFd, Errno> {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+        let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None)?;
+        fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+        fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         connect(fd.as_raw_fd(), &UnixAddr::new(path.0.as_slice())?)?;
         // By its first words the guardian knows what it is for.
         write(&fd, &CHANNEL_TOKEN)?;
         Ok(fd)
     };
     Ok(ResourceArc::new(Channel(opened().map_err(failed)?)))
+}
+
+#[cfg(not(target_os = "macos"))]
+fn new_pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
+    nix::unistd::pipe2(OFlag::O_CLOEXEC)
+}
+
+#[cfg(target_os = "macos")]
+fn new_pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let (reader, writer) = nix::unistd::pipe()?;
+    fcntl(&reader, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    fcntl(&writer, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    Ok((reader, writer))
 }
 
 /// `Snakepit.Native.pipes_pass/3`: makes a pipe from a program, and one to it if there is to be input; passes
@@ -222,8 +236,8 @@ fn pipes_pass<'a>(
     with_input: bool,
 ) -> Answer<(Term<'a>, Term<'a>)> {
     let made = || -> Result<(Option<OwnedFd>, OwnedFd), Errno> {
-        let (output, program_output) = pipe2(OFlag::O_CLOEXEC)?;
-        let input = if with_input { Some(pipe2(OFlag::O_CLOEXEC)?) } else { None };
+        let (output, program_output) = new_pipe()?;
+        let input = if with_input { Some(new_pipe()?) } else { None };
         // Only these ends: a program expects to wait.
         fcntl(&output, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let mut passed: Vec<RawFd> = Vec::with_capacity(2);
