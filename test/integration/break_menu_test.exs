@@ -32,9 +32,9 @@ defmodule Snakepit.BreakMenuTest do
       [first | second] = unquote(keys)
       press(terminal, first)
 
-      if second != [] do
+      for key <- second do
         await(terminal, "BREAK:")
-        press(terminal, hd(second))
+        press(terminal, key)
       end
 
       eventually(fn -> not ProcScan.running?(beam) end, 20_000)

@@ -3,7 +3,7 @@ defmodule Snakepit.LedgerFuzzTest do
 
   import Snakepit.Test.Eventually
 
-  alias Snakepit.Test.{Beam, Family, Grave, ProcScan, Program}
+  alias Snakepit.Test.{Beam, Bytes, Family, Grave, ProcScan, Program}
 
   @moduletag :long
 
@@ -227,17 +227,13 @@ defmodule Snakepit.LedgerFuzzTest do
   defp damage(kind, bytes) when kind <= 7 do
     start = :rand.uniform(byte_size(bytes)) - 1
     length = min(:rand.uniform(512), byte_size(bytes) - start)
-    <<before::binary-size(start), _::binary-size(length), rest::binary>> = bytes
-    {{:overwritten, start, length}, before <> random(length) <> rest}
+    {{:overwritten, start, length}, Bytes.overwrite(bytes, start, random(length))}
   end
 
   defp damage(8, bytes), do: {:appended, bytes <> random(:rand.uniform(500))}
   defp damage(9, _bytes), do: {:emptied, ""}
 
-  defp flip({at, mask}, bytes) do
-    <<before::binary-size(at), byte, rest::binary>> = bytes
-    <<before::binary, Bitwise.bxor(byte, mask), rest::binary>>
-  end
+  defp flip({at, mask}, bytes), do: Bytes.flip(bytes, at, mask)
 
   # From the seed, unlike the bytes that the OS gives.
   defp random(length), do: for(_ <- 1..length//1, into: "", do: <<:rand.uniform(256) - 1>>)

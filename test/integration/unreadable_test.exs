@@ -14,15 +14,16 @@ defmodule Snakepit.UnreadableTest do
   # Whoever takes what it cannot read for what is not there forgets the run, and with it the daemon that
   # carries no marker.
   for {what, call, path, errno, names} <- [
-        {"the data directory", "readdir", "", @eio, "cannot be read: I/O error"},
-        {"whether a run is closed", "readdir", "/RUN", @eio, "cannot be read: I/O error"},
-        {"a ledger", "open", "/RUN/ledger.dets", @emfile,
+        {"the data directory", "readdir", "DATA", @eio, "cannot be read: I/O error"},
+        {"whether a run is closed", "readdir", "DATA/RUN", @eio, "cannot be read: I/O error"},
+        {"a ledger", "open", "DATA/RUN/ledger.dets", @emfile,
          "reap failed: too many open files (emfile)"},
-        {"a journal", "open", "/RUN/journal.old", @eio, "journal_read failed: I/O error (eio)"},
-        {"who was adopted", "open", "/RUN/adopted", @enomem,
+        {"a journal", "open", "DATA/RUN/journal.old", @eio,
+         "journal_read failed: I/O error (eio)"},
+        {"who was adopted", "open", "DATA/RUN/adopted", @enomem,
          "reap failed: not enough memory (enomem)"},
-        {"a lock", "open", "/RUN/lock", @emfile, "reap failed: too many open files (emfile)"},
-        {"the pid namespace", "statx", nil, @enomem,
+        {"a lock", "open", "DATA/RUN/lock", @emfile, "reap failed: too many open files (emfile)"},
+        {"the pid namespace", "statx", "/ns/pid", @enomem,
          "identify failed: not enough memory (enomem)"}
       ] do
     test "a start that cannot read #{what} fails, and the next one finds everything" do
@@ -35,8 +36,7 @@ defmodule Snakepit.UnreadableTest do
       assert length(Family.members(family)) == 4
       before = files(data_dir, run_id)
 
-      path = unquote(path)
-      path = if path, do: data_dir <> String.replace(path, "RUN", run_id), else: "/ns/pid"
+      path = unquote(path) |> String.replace("RUN", run_id) |> String.replace("DATA", data_dir)
       fails_at = "#{unquote(call)} #{path} #{unquote(errno)}"
       env = [Shim.variable("fails_at"), {"FAILS_AT", fails_at}]
       second = Beam.launch([data_dir: data_dir] ++ @config, env: env)

@@ -1,8 +1,6 @@
 defmodule Snakepit.WorkersTest do
   use Snakepit.Test.WorkerCase, async: false
 
-  require Logger
-
   alias Snakepit.{Guardian, Pool}
   alias Snakepit.Test.{Beam, Family, Program}
 

@@ -3,10 +3,12 @@ defmodule Snakepit.ScriptTest do
 
   alias Snakepit.Test.{ProcScan, Workers}
 
-  defp worker do
-    {:ok, child} = Workers.start("w", ["sleep", "600"])
-    send(self(), {:started, child.os_pid})
-    child
+  defp worker_then(fun) do
+    fn ->
+      {:ok, child} = Workers.start("w", ["sleep", "600"])
+      send(self(), {:started, child.os_pid})
+      fun.()
+    end
   end
 
   defp assert_gone do
@@ -15,19 +17,19 @@ defmodule Snakepit.ScriptTest do
   end
 
   test "gives what the function gives, or raises what it raises, with nothing left" do
-    assert Snakepit.run_as_script(fn -> worker() && 42 end) == 42
+    assert Snakepit.run_as_script(worker_then(fn -> 42 end)) == 42
     assert_gone()
 
     assert_raise RuntimeError, "oops", fn ->
-      Snakepit.run_as_script(fn -> worker() && raise("oops") end)
+      Snakepit.run_as_script(worker_then(fn -> raise("oops") end))
     end
 
     assert_gone()
-    assert catch_throw(Snakepit.run_as_script(fn -> worker() && throw(:oops) end)) == :oops
+    assert catch_throw(Snakepit.run_as_script(worker_then(fn -> throw(:oops) end))) == :oops
     assert_gone()
 
     assert catch_exit(
-             Snakepit.run_as_script(fn -> worker() && exit(:oops) end, shutdown_timeout: 100)
+             Snakepit.run_as_script(worker_then(fn -> exit(:oops) end), shutdown_timeout: 100)
            ) == :oops
 
     assert_gone()

@@ -13,7 +13,10 @@ defmodule Snakepit.Ledger.JournalTest do
     unreadable = Path.join(directory, "journal.old")
     File.mkdir!(unreadable)
 
-    store = fn entries -> send(self(), {:stored, entries}) && :ok end
+    store = fn entries ->
+      send(self(), {:stored, entries})
+      :ok
+    end
 
     assert {:error, %Error{operation: :journal_read}} =
              Journal.checkpoint(journal, directory, store)

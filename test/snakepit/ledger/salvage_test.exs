@@ -3,7 +3,7 @@ defmodule Snakepit.Ledger.SalvageTest do
 
   alias Snakepit.RunID
   alias Snakepit.Ledger.{Salvage, Table}
-  alias Snakepit.Test.Beam
+  alias Snakepit.Test.{Beam, Bytes}
 
   # For each kind of damage. More with SNAKEPIT_LONG=1.
   @cases if System.get_env("SNAKEPIT_LONG"), do: 10_000, else: 500
@@ -138,7 +138,7 @@ defmodule Snakepit.Ledger.SalvageTest do
     seen =
       all_damages(context, 1, fn bytes ->
         at = :rand.uniform(byte_size(bytes)) - 1
-        {at, change(bytes, at, <<:rand.uniform(256) - 1>>)}
+        {at, Bytes.overwrite(bytes, at, <<:rand.uniform(256) - 1>>)}
       end)
 
     assert Enum.any?(seen, &(&1 != nil and &1.bad > 0)), "nothing was damaged"
@@ -148,7 +148,7 @@ defmodule Snakepit.Ledger.SalvageTest do
     all_damages(context, 2, fn bytes ->
       at = :rand.uniform(byte_size(bytes)) - 1
       length = min(:rand.uniform(600), byte_size(bytes) - at)
-      {at, change(bytes, at, random(length))}
+      {at, Bytes.overwrite(bytes, at, random(length))}
     end)
   end
 
@@ -156,7 +156,7 @@ defmodule Snakepit.Ledger.SalvageTest do
     all_damages(context, 3, fn bytes ->
       [at, source] = for _ <- 1..2, do: :rand.uniform(byte_size(bytes)) - 1
       length = min(:rand.uniform(400), byte_size(bytes) - max(at, source))
-      {at, change(bytes, at, binary_part(bytes, source, length))}
+      {at, Bytes.overwrite(bytes, at, binary_part(bytes, source, length))}
     end)
   end
 
@@ -185,12 +185,6 @@ defmodule Snakepit.Ledger.SalvageTest do
       contents = assert_true(context, bytes, inspect(beginning))
       assert contents.workers == %{}
     end
-  end
-
-  defp change(bytes, at, part) do
-    length = byte_size(part)
-    <<before::binary-size(at), _::binary-size(length), rest::binary>> = bytes
-    before <> part <> rest
   end
 
   # From the seed, unlike the bytes that the OS gives.

@@ -4,14 +4,14 @@ defmodule Snakepit.Ledger.SealTest do
   alias Snakepit.{Run, RunState}
   alias Snakepit.Ledger.Seal
   alias Snakepit.Pool.PIDLedger
+  alias Snakepit.Test.Bytes
 
   test "a term comes back, and a changed one does not" do
     sealed = Seal.seal(%{run_id: "abc", found: 3})
     assert Seal.open(sealed) == {:ok, %{run_id: "abc", found: 3}}
 
     for position <- 0..(byte_size(sealed) - 1) do
-      <<before::binary-size(position), byte, rest::binary>> = sealed
-      assert Seal.open(<<before::binary, Bitwise.bxor(byte, 1), rest::binary>>) == :error
+      assert Seal.open(Bytes.flip(sealed, position, 1)) == :error
     end
   end
 

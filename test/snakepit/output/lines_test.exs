@@ -18,9 +18,8 @@ defmodule Snakepit.Output.LinesTest do
     text = "one\n\ntwo\nthree and more\nrest"
 
     for size <- 1..byte_size(text) do
-      pieces = for <<piece::binary-size(size) <- text>>, do: piece
-      rest = binary_part(text, byte_size(text), -rem(byte_size(text), size))
-      assert {:ok, complete, lines} = feed(pieces ++ [rest], 100)
+      pieces = text |> String.to_charlist() |> Enum.chunk_every(size) |> Enum.map(&to_string/1)
+      assert {:ok, complete, lines} = feed(pieces, 100)
       assert complete == ["one\n", "\n", "two\n", "three and more\n"]
       assert Lines.rest(lines) == "rest"
     end

@@ -73,7 +73,12 @@ defmodule Snakepit.Pool.PIDLedgerTest do
     log =
       capture_log(fn ->
         :ok = :sys.resume(PIDLedger)
-        for _ <- 1..2, do: send(PIDLedger, :checkpoint) && PIDLedger.all()
+
+        for _ <- 1..2 do
+          send(PIDLedger, :checkpoint)
+          PIDLedger.all()
+        end
+
         assert {:error, %Error{reason: :estale}} = PIDLedger.clear()
       end)
 
@@ -94,7 +99,13 @@ defmodule Snakepit.Pool.PIDLedgerTest do
       end)
 
     assert length(String.split(log, "cannot be written")) == 2
-    log = capture_log(fn -> File.rmdir!(obstacle) && PIDLedger.all() end)
+
+    log =
+      capture_log(fn ->
+        File.rmdir!(obstacle)
+        PIDLedger.all()
+      end)
+
     assert log =~ "can be written again"
     assert [%{worker_id: "w"}] = PIDLedger.all()
   end

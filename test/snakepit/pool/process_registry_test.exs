@@ -19,7 +19,12 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
   # A process that did something and lives on.
   defp agent(fun) do
     asker = self()
-    pid = spawn(fn -> send(asker, {self(), fun.()}) && Process.sleep(:infinity) end)
+
+    pid =
+      spawn(fn ->
+        send(asker, {self(), fun.()})
+        Process.sleep(:infinity)
+      end)
 
     receive do
       {^pid, answer} -> {pid, answer}

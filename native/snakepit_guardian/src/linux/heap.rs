@@ -10,6 +10,7 @@ use libc::c_void;
 use tracing::debug;
 
 /// Address space for the heap to grow into, which costs nothing until it is used.
+#[cfg(target_env = "gnu")]
 const HEAP_RESERVE: usize = 16 * 1024 * 1024;
 /// What libc keeps of a thread is less.
 const THREAD: usize = 4096;
