@@ -109,9 +109,14 @@ defmodule Snakepit.GuidesTest do
     project = copy(context.directory)
     edit(project, "priv/python/count_words.py", "import sys", "import nosuchmodule")
 
-    assert {said, 0} =
-             mix(project, ["run", "--no-deps-check", "-e", "{:error, _} = Wordy.count(\"\")"])
+    # Ends when a worker has: what it has to say is in the log then.
+    code = """
+    %{pid: worker} = hd(Snakepit.Pool.list_workers(Wordy.Counters))
+    monitor = if worker, do: Process.monitor(worker)
+    if monitor, do: receive(do: ({:DOWN, ^monitor, :process, _pid, _reason} -> :ok))
+    """
 
+    assert {said, 0} = mix(project, ["run", "--no-deps-check", "-e", code])
     assert_said("a failed worker", said)
   end
 end
