@@ -109,7 +109,11 @@ defmodule Snakepit.Auditor do
 
       strays ->
         os_pids = Enum.map_join(strays, ", ", &elem(&1, 0))
-        Logger.warning("Snakepit ends processes that nobody looks after: #{os_pids}")
+
+        Logger.warning(
+          "Snakepit kills processes of this run that are not below its guardian: #{os_pids}"
+        )
+
         counts = Strays.stop(run, 0, @kill_wait_ms)
         counts.stopped + counts.killed
     end

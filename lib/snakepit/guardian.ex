@@ -16,7 +16,7 @@ defmodule Snakepit.Guardian do
 
   ## The gate
 
-  `spawn/2` gives a process that exists and has run nothing: its pid can be recorded. `release/1`
+  `spawn/2` returns a process that exists and has executed nothing: its pid can be recorded. `release/1`
   lets it execute its program and returns when it has. In between, the death of the caller, of this
   process, of the guardian or of the BEAM ends it before it has run anything.
 
@@ -144,7 +144,7 @@ defmodule Snakepit.Guardian do
     call({:stop_all, timeout, strict?}, :stop_all, longest)
   end
 
-  @doc "The end of a child's output so far."
+  @doc "Returns the end of a child's output so far."
   @spec output_tail(child()) :: {:ok, binary()} | {:error, Error.t()}
   def output_tail(%{id: id}), do: call({:tail, id}, :output_tail)
 
@@ -154,7 +154,7 @@ defmodule Snakepit.Guardian do
   @spec info() :: {:ok, map()} | {:error, Error.t()}
   def info, do: call(:info, :info)
 
-  @doc "The guardian's own pid."
+  @doc "Returns the OS pid of the guardian."
   @spec os_pid() :: pos_integer()
   def os_pid, do: GenServer.call(__MODULE__, :os_pid)
 

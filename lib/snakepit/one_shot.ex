@@ -72,8 +72,8 @@ defmodule Snakepit.OneShot do
     end
   end
 
-  # By a process of its own: whoever writes to a process that waits for its output to be read would
-  # wait for ever. It ends with the connection, whoever closes that.
+  # Input is written by a process of its own: a caller that writes to a process which waits for its output to be
+  # read would deadlock. The writer ends with the connection.
   defp feed(socket, nil), do: :socket.shutdown(socket, :write)
 
   defp feed(socket, input) do

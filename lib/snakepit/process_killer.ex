@@ -193,7 +193,7 @@ defmodule Snakepit.ProcessKiller do
     end
   end
 
-  @doc "The process group that a process is in."
+  @doc "Returns the process group that a process is in."
   @spec get_process_group_id(target()) :: {:ok, non_neg_integer()} | {:error, Error.t()}
   def get_process_group_id(target) do
     with {:ok, info} <- info(:get_process_group_id, target), do: {:ok, info.pgid}
