@@ -46,7 +46,8 @@ defmodule Snakepit.Config do
     cleanup_on_stop_timeout_ms: [
       type: :milliseconds,
       default: 3_000,
-      doc: "what processes without a `:stop_timeout` of their own get to end by themselves then"
+      doc:
+        "how many milliseconds processes without a `:stop_timeout` have to end then, before SIGKILL"
     ],
     cleanup_poll_interval_ms: [
       type: {:milliseconds, 1},
@@ -74,12 +75,12 @@ defmodule Snakepit.Config do
     graceful_shutdown_timeout_ms: [
       type: :milliseconds,
       default: 2_000,
-      doc: "what orphans of earlier runs get to end by themselves"
+      doc: "how many milliseconds orphans of earlier runs have to end, before SIGKILL"
     ],
     force_kill_timeout_ms: [
       type: {:milliseconds, 1},
       default: 5_000,
-      doc: "what the kernel may take to carry out SIGKILL"
+      doc: "how many milliseconds the kernel may take to carry out SIGKILL"
     ],
     heartbeat: [
       type:
@@ -88,7 +89,7 @@ defmodule Snakepit.Config do
            enabled: [
              type: :boolean,
              default: false,
-             doc: "whether workers have heartbeats that do not say"
+             doc: "whether workers without a `:heartbeat` option have heartbeats"
            ],
            ping_interval_ms: @monitor[:ping_interval],
            timeout_threshold_ms: @monitor[:timeout_threshold],
@@ -104,7 +105,8 @@ defmodule Snakepit.Config do
            grace_period_ms: [
              type: :milliseconds,
              default: 3_000,
-             doc: "what processes without a `:stop_timeout` of their own get to end by themselves"
+             doc:
+               "how many milliseconds processes without a `:stop_timeout` have to end, before SIGKILL"
            ]
          ]},
       default: [],

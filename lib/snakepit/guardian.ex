@@ -2,7 +2,7 @@ defmodule Snakepit.Guardian do
   @moduledoc """
   The one process that talks to the guardian, the helper that starts, watches and ends all others.
 
-  Most people want a worker, not this. Here is what workers are made of:
+  `Snakepit.Worker` is built on it, and is what most applications use:
 
       iex> command = Snakepit.Command.new!(cmd: ["sleep", "60"])
       iex> {:ok, child} = Snakepit.Guardian.spawn(command, worker_id: "doc")
@@ -33,15 +33,15 @@ defmodule Snakepit.Guardian do
 
   When the owner dies, the child and its tree are killed.
 
-  When the guardian dies first, it gets `{Snakepit.Guardian, id, :guardian_down}`, unless this process
-  was killed: who waits for a child for long monitors `Snakepit.Guardian` as well.
+  When the guardian dies first, the owner gets `{Snakepit.Guardian, id, :guardian_down}`, unless this process was
+  killed. So an owner that waits for a child for long monitors `Snakepit.Guardian` as well.
 
   ## When the guardian dies
 
-  The kernel kills its children. This process sweeps up what else carries the run's marks, fails
-  those who wait with `:guardian_down`, and ends; its supervisor starts both anew, and workers start
-  their processes again. If this process is
-  killed, the guardian ends everything and then itself, and the next one starts when it has.
+  The kernel kills its children. This process kills what else carries the markers or the lineage of the run, answers
+  waiting callers with `:guardian_down`, and exits. Its supervisor starts this process and another guardian, and workers
+  start their processes again. If this process is killed, the guardian ends everything and then itself, and the next
+  guardian starts after that.
   """
 
   alias Snakepit.{Command, Error, Native, Options, Run}

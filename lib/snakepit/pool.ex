@@ -37,7 +37,7 @@ defmodule Snakepit.Pool do
   ]
 
   @restart_worker [
-    force: [type: :boolean, default: false, doc: "at once, and not only when nobody uses it"]
+    force: [type: :boolean, default: false, doc: "at once, also while a caller uses it"]
   ]
 
   @moduledoc """
@@ -183,7 +183,7 @@ defmodule Snakepit.Pool do
   def info(pool), do: GenServer.call(pool, :info, :infinity)
 
   @doc """
-  Replaces a worker, by id or pid, as soon as nobody uses it.
+  Replaces a worker, by id or pid, as soon as no caller uses it.
 
   ## Options
 

@@ -1,18 +1,18 @@
 defmodule Snakepit.ProcessTelemetry do
   @moduledoc """
-  Says in the log what matters among the events of `Snakepit.Telemetry`.
+  Logs the most important events of `Snakepit.Telemetry`.
 
       Snakepit.ProcessTelemetry.attach_default_handlers()
 
   | event | level |
   |---|---|
-  | a worker's process is ready, or ended as it was meant to | `:info` |
+  | a worker's process is ready, or ended as expected | `:info` |
   | a heartbeat is missing | `:warning` |
   | a dead run has been reaped | `:warning` |
   | a worker could not clean up after itself | `:error` |
   | processes survived the end of everything | `:error` |
 
-  What a worker says by itself when its process fails is not repeated.
+  A worker logs by itself when its process fails; that is not repeated.
   """
 
   require Logger

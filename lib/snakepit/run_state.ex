@@ -82,8 +82,8 @@ defmodule Snakepit.RunState do
     * `terminated_by` - `:clean_shutdown`; `:guardian`, which ended everything when the BEAM had died;
       `:cleanup`, by a later start; `:reboot`, which left nothing to end; `:elsewhere`, in a container that
       has ended, or of which nothing has been heard for a week
-    * `found`, `killed`, `gone` - processes that were still there (children that the guardian had forked ahead
-      included), those of them that did not end when asked, and those that are gone
+    * `found`, `killed`, `gone` - processes that were still there, workers and everything below them; those of them
+      that did not end when asked; and those that are gone
     * `state` - how far the run came
     * `clean_shutdown` - `true` after an orderly stop, otherwise `nil`
 

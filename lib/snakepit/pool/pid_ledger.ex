@@ -1,15 +1,13 @@
 defmodule Snakepit.Pool.PIDLedger do
   @moduledoc """
-  What must be known of this run's processes when nobody is left to ask: the DETS table of the run
-  and its journal.
+  The ledger of this run: its journal and its DETS table. A later start reads them if this BEAM and its guardian
+  have died.
 
-  When `register_process/2` returns for a process, the kernel has it, and no `kill -9` of the BEAM can take
-  it back. A reservation, which names no process, and what `unregister_process/1` says, of a process that is
-  gone, are written together with the next record, within a second. This process stores the journal in
-  DETS once a second, and both into the history when the application stops.
+  When `register_process/2` returns for a process, the kernel has the record, and it survives `kill -9` of the BEAM.
+  Reservations and deletions, which name no living process, are written together with the next record, within a second.
+  This process checkpoints the journal into DETS once a second, and archives both as history when the application stops.
 
-  It is also the first thing that starts: it ends what earlier runs have left behind before anything
-  else may run.
+  It is the first process that starts. It ends what earlier runs have left behind before anything else may run.
   """
 
   use GenServer, shutdown: 30_000

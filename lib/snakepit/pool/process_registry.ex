@@ -1,6 +1,6 @@
 defmodule Snakepit.Pool.ProcessRegistry do
   @moduledoc """
-  Who runs what: every worker of this BEAM, with its OS process and the BEAM process that owns it.
+  The registry of every worker of this BEAM, with its OS process and the BEAM process that owns it.
 
   A worker is registered in two steps, one before its process exists and one before it may run
   anything:
@@ -10,13 +10,12 @@ defmodule Snakepit.Pool.ProcessRegistry do
       :ok = ProcessRegistry.activate_worker(id, self(), child.os_pid, identity: child.identity)
       :ok = Guardian.release(child)
 
-  When `activate_worker/4` returns, the ledger has the process, and its reservation: see
-  `Snakepit.Pool.PIDLedger`. Neither waits for another process; nor does any function that reads.
-  Forgetting is done by one alone, so that no two forget one worker, and the second of them the next one
-  of that name: whoever passes the gate of its entry first.
+  When `activate_worker/4` returns, the ledger has the process and its reservation: see `Snakepit.Pool.PIDLedger`.
+  Neither step waits for another BEAM process, and neither does any function that reads. An entry is deleted by the one
+  caller that passes its gate. Otherwise a late second delete could remove a new worker that reuses the id.
 
-  An owner that dies has its process ended. An entry goes away only when its process is known to be
-  gone, so that what could not be ended is not forgotten either.
+  When an owner dies, its process is ended. An entry is deleted only when its process is known to be gone, so a process
+  that could not be ended is not lost.
   """
 
   alias Snakepit.{Error, Native, Options, Run}
