@@ -18,7 +18,8 @@ defmodule Snakepit.MixProject do
       # What tests run and is no test; newer versions of mix would ask about it.
       test_ignore_filters: [&String.starts_with?(&1, @no_tests)],
       description: "Runs external OS processes and never leaves one behind",
-      package: package()
+      package: package(),
+      docs: docs()
     ]
   end
 
@@ -34,7 +35,54 @@ defmodule Snakepit.MixProject do
       licenses: ["Apache-2.0"],
       links: %{},
       files:
-        ~w(lib native priv/python .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md CHANGELOG.md LICENSE)
+        ~w(lib native priv/python guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md CHANGELOG.md LICENSE)
+    ]
+  end
+
+  # For `mix docs` where ExDoc is installed, as an archive or an escript. It is no dependency.
+  defp docs do
+    [
+      main: "readme",
+      source_ref: "v#{@version}",
+      extras: [
+        "README.md",
+        "guides/getting-started.md",
+        "guides/comparison.md",
+        "guides/guarantees.md",
+        "guides/internals.md",
+        "guides/evidence.md",
+        {"priv/python/README.md", filename: "snakepit_bridge", title: "snakepit_bridge"},
+        "CHANGELOG.md"
+      ],
+      assets: %{"guides" => "."},
+      groups_for_extras: [Guides: ~r"^guides/"],
+      groups_for_modules: [
+        "Running programs": [
+          Snakepit,
+          Snakepit.Worker,
+          Snakepit.Pool,
+          Snakepit.HeartbeatMonitor,
+          Snakepit.HeartbeatMonitor.Health,
+          Snakepit.Command,
+          Snakepit.Result,
+          Snakepit.Error
+        ],
+        "Setting up and testing": [
+          Snakepit.Config,
+          Snakepit.Test,
+          Snakepit.Telemetry,
+          Snakepit.ProcessTelemetry
+        ],
+        Runs: [
+          Snakepit.RunID,
+          Snakepit.RunState,
+          Snakepit.Auditor,
+          Snakepit.Pool.ApplicationCleanup,
+          Snakepit.Pool.PIDLedger,
+          Snakepit.Pool.ProcessRegistry
+        ],
+        "OS processes": [Snakepit.Guardian, Snakepit.OSProcess, Snakepit.ProcessKiller]
+      ]
     ]
   end
 end

@@ -1,5 +1,5 @@
-# A Python script under supervision: it ends with its supervisor, and is started again when it dies or
-# gives no more signs of life.
+# A Python script under supervision: it ends with its supervisor, and is started again when it dies or stops
+# answering its heartbeats.
 # Run it with: mix run examples/supervised.exs
 
 script = Path.join(__DIR__, "supervised.py")

@@ -1,24 +1,24 @@
 defmodule Snakepit do
   @moduledoc """
-  Runs external OS processes from Elixir without ever leaving one behind, and without ever
-  signalling one that it did not start.
+  Runs external OS processes from Elixir. It never leaves one behind, and it never signals one that it did
+  not start. The guide "Getting started" builds an application with it.
 
   ## Where to go from here
 
     * `cmd/3`, `run/3`, `stream!/2` - run a program to its end
     * `Snakepit.Worker` - an OS process as a part of your supervision tree
-    * `Snakepit.Pool` - many of the same kind, to be shared
-    * `Snakepit.HeartbeatMonitor` - finds those that hang
+    * `Snakepit.Pool` - several workers of one kind, shared by many callers
+    * `Snakepit.HeartbeatMonitor` - finds processes that hang
     * `Snakepit.Test` - checks in your own tests that nothing is left behind
     * `Snakepit.Guardian` - starts, watches and ends processes, through a helper that outlives the BEAM
       by as long as the clean-up takes
     * `Snakepit.Command` - what to run
-    * `Snakepit.Pool.ProcessRegistry` - who runs what, recorded so that it survives `kill -9`
+    * `Snakepit.Pool.ProcessRegistry` - which worker runs which process, recorded so that it survives `kill -9`
     * `Snakepit.RunState` - the life of this run, and the history of earlier ones
     * `Snakepit.OSProcess` - a process known by more than its pid
     * `Snakepit.ProcessKiller` - signals and ends processes, groups, and whole runs
-    * `Snakepit.Telemetry` - what can be listened to
-    * `Snakepit.Config` - what can be set
+    * `Snakepit.Telemetry` - the events
+    * `Snakepit.Config` - the configuration
 
   """
 
@@ -36,7 +36,7 @@ defmodule Snakepit do
   ]
 
   @doc """
-  This run's id: that of this BEAM, from the start of the application to its stop.
+  Returns the id of this run. A run is one life of this BEAM, from the start of the application to its stop.
 
       iex> Snakepit.RunID.valid?(Snakepit.run_id())
       true
@@ -46,10 +46,10 @@ defmodule Snakepit do
   def run_id, do: Run.current!().id
 
   @doc """
-  Ends every process that runs now and returns when those are gone, with their entries in the registry.
+  Ends every process that runs now. Returns when these processes and their entries in the registry are gone.
 
-  Supervisors that look after workers do what they do: they start them again. What is started while this
-  is under way lives on.
+  Supervised workers are restarted by their supervisor. Processes that are started while this is under way
+  live on.
 
   Each process gets its own stop signal, and SIGKILL after its own `:stop_timeout`, or after the
   `cleanup_on_stop_timeout_ms` of the configuration if it has none.
@@ -81,12 +81,12 @@ defmodule Snakepit do
       @impl true
       def prep_stop(state), do: Snakepit.prep_stop(state)
 
-  Returns `state` at once. The supervisors of the application, which end one child after the other, then find
-  the workers' processes gone or on their way, and all of them together take one grace period.
+  Returns `state` at once. The supervisors of the application end one child after the other. They then find that the
+  workers' processes have ended or are about to, so all of them together take one grace period.
 
-  Not needed when the BEAM stops, which workers notice by themselves: only for `Application.stop/1` of your
-  application in a BEAM that goes on, or to have them asked even before children that stop earlier.
-  Workers with `stop_order: :supervisor` are not asked.
+  This is not needed when the BEAM stops: workers notice that by themselves. It is for `Application.stop/1` of your
+  application in a BEAM that continues, and for asking workers even before children that stop earlier. Workers
+  with `stop_order: :supervisor` are not asked.
   """
   @spec prep_stop(state) :: state when state: term()
   def prep_stop(state) do
@@ -97,8 +97,8 @@ defmodule Snakepit do
   end
 
   @doc """
-  The workers of this BEAM that have a process: id, `os_pid`, `uptime_ms` and `state`, which is
-  `:alive`, or `:dead` for one that is about to be forgotten.
+  Returns the workers of this BEAM that have a process: `id`, `pid`, `os_pid`, `uptime_ms` and `state`, which is
+  `:alive`, or `:dead` for one whose entry is about to be deleted.
   """
   @spec workers() :: [Snakepit.Worker.Summary.t()]
   def workers do
@@ -133,22 +133,22 @@ defmodule Snakepit do
   Raises `Snakepit.Error` if the program cannot be started, or is lost with the guardian; `run/3` returns
   errors instead.
 
-  Nothing is left behind, whatever happens to the caller: neither the program nor anything that it has
-  started.
+  Neither the program nor anything that it has started is left behind, whatever happens to the caller.
 
   ## Options
 
   #{Options.docs(Cmd.schema())}
 
-  What a program leaves behind when it ends gets `:stop_signal`, and SIGKILL after `:stop_timeout`, or when
-  the `:timeout` is up.
+  When the program ends, the processes that it has left get `:stop_signal`. They get SIGKILL after
+  `:stop_timeout`, or when the `:timeout` is up.
   """
   @spec cmd(String.t(), [String.t()], keyword()) ::
           {Collectable.t(), non_neg_integer() | :timeout | :max_output}
   defdelegate cmd(program, args, opts \\ []), to: Cmd
 
   @doc """
-  Runs a program to its end, as `cmd/3` does, and returns everything that is known of it.
+  Runs a program to its end, as `cmd/3` does, and returns a `Snakepit.Result`: status or signal, standard output,
+  standard error, duration and resource usage.
 
       iex> {:ok, result} = Snakepit.run("sh", ["-c", "echo out; echo err >&2; exit 3"])
       iex> {result.status, result.stdout, result.stderr}
@@ -157,15 +157,14 @@ defmodule Snakepit do
       iex> error.reason
       :enoent
 
-  A program that ends with another status than 0, or by a signal, is no error here: `Snakepit.Result` says
-  how it ended. `:timeout` and `:max_output` are errors, with the end of the output. Options are those of
-  `cmd/3`; options that it cannot mean raise `ArgumentError`.
+  A program that ends with another status than 0, or by a signal, is no error here. `:timeout` and `:max_output` are
+  errors, with the end of the output. The options are those of `cmd/3`. Invalid options raise `ArgumentError`.
   """
   @spec run(String.t(), [String.t()], keyword()) :: {:ok, Result.t()} | {:error, Error.t()}
   defdelegate run(program, args, opts \\ []), to: Cmd
 
   @doc """
-  The output of a program as a lazy stream, as it comes. What is not read yet makes the program wait.
+  Returns the output of a program as a lazy stream. The program waits while its output is not read.
 
       iex> Snakepit.stream!(["yes"], packet: :line) |> Enum.take(2)
       ["y\\n", "y\\n"]
@@ -183,13 +182,13 @@ defmodule Snakepit do
   defdelegate stream!(argv, opts \\ []), to: OutputStream, as: :new!
 
   @doc """
-  Runs `fun` as a script does its work: starts Snakepit if need be, gives what `fun` gives, and leaves
-  no process behind, also when `fun` raises, throws or exits.
+  Runs `fun` as a script: starts Snakepit if need be, returns what `fun` returns, and leaves no process behind, also
+  when `fun` raises, throws or exits.
 
       iex> Snakepit.run_as_script(fn -> 6 * 7 end)
       42
 
-  What happens to the script itself, Ctrl-C or `kill -9`, is the guardian's business.
+  If the script itself is ended, by Ctrl-C or `kill -9`, the guardian ends the processes.
 
   ## Options
 

@@ -1,24 +1,18 @@
 defmodule Snakepit.ReadmeTest do
   use ExUnit.Case, async: true
 
-  @root Path.expand("..", __DIR__)
-  @readme File.read!(Path.join(@root, "README.md"))
+  import Snakepit.Test.Snippets
+
+  @readme page("README.md")
 
   test "every snippet of a program is taken from an example that the tests run" do
-    snippets = Regex.scan(~r/<!-- from (\S+) -->\n```elixir\n(.*?)```/s, @readme)
-    assert length(snippets) == 3
-
-    for [_, path, snippet] <- snippets do
-      assert File.read!(Path.join(@root, path)) =~ snippet,
-             "#{path} does not contain:\n#{snippet}"
-
-      assert File.read!(Path.join(@root, "test/examples_test.exs")) =~ Path.basename(path)
-    end
+    paths = assert_taken_from_files(@readme)
+    assert length(paths) == 3
+    examples = page("test/examples_test.exs")
+    for path <- paths, do: assert(examples =~ Path.basename(path), "#{path} is not run")
   end
 
   test "every file that it points to is there" do
-    paths = for [_, path] <- Regex.scan(~r/\]\(([^)#:]+)\)/, @readme), do: path
-    assert length(paths) > 10
-    for path <- paths, do: assert(File.exists?(Path.join(@root, path)), path)
+    assert length(assert_links(@readme)) > 10
   end
 end

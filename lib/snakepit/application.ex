@@ -31,11 +31,11 @@ defmodule Snakepit.Application do
     Config.keep(config)
     run = Run.create!(config)
     RunState.start()
-    # Here: this process lives as long as the application.
+    # Created by this process, which lives as long as the application.
     Poller.create_table()
 
     with {:error, _reason} = error <- start_tree(run, config) do
-      # Half a start is none.
+      # Roll back the claim.
       let_go(run)
       error
     end
@@ -50,7 +50,7 @@ defmodule Snakepit.Application do
       %{id: :recorded, start: {PIDLedger, :await_recorded, []}},
       ProcessRegistry,
       ApplicationCleanup,
-      # Last: nobody needs them, so nobody is taken along.
+      # Last: no other child needs them, so their crash restarts no other.
       Auditor,
       Poller,
       Accounts
@@ -90,7 +90,7 @@ defmodule Snakepit.Application do
     ending = RunState.ending()
 
     # Order: the barrier has seen that nothing is left, and the guardian has ended after it, when the kernel
-    # told it that it has no child. There is nobody to find then.
+    # told it that it has no child. There is no process to find then.
     unless ending.terminated_by == :clean_shutdown, do: last_look(run)
     duration = System.monotonic_time(:millisecond) - run.begun
     metadata = Map.put(ending, :run_id, run.id)
@@ -107,7 +107,11 @@ defmodule Snakepit.Application do
   defp last_look(run) do
     with {:ok, [_ | _] = found} <- Native.run_members(run.id) do
       os_pids = Enum.map(found, & &1.os_pid)
-      Logger.error("Snakepit found processes after its end and ends them: #{Error.pids(os_pids)}")
+
+      Logger.error(
+        "Snakepit has stopped, and kills processes that were left: #{Error.pids(os_pids)}"
+      )
+
       Native.run_sweep(run.id, Strays.noted(run), 0, 5_000)
     end
   end

@@ -1,13 +1,12 @@
 defmodule Snakepit.Auditor do
   @moduledoc """
-  Compares what should be with what is, every `audit_interval_ms`: the registry with the process
-  table, and the process table with the guardian.
+  Compares, every `audit_interval_ms`, the registry with the process table, and the process table with the
+  guardian.
 
-  It mends what it finds: entries whose process is gone are forgotten, reservations that came to
-  nothing too, and processes with this run's marks that are not below the guardian, where all of them
-  belong, are ended. In normal operation it finds nothing.
+  It repairs what it finds. It deletes entries whose process is gone, and abandoned reservations. It kills processes with
+  this run's markers that are not below the guardian, where all of them belong. In normal operation it finds nothing.
 
-  The first thing that it does is to look for processes of earlier runs that have no ledger any more.
+  Right after its start it searches for processes of earlier runs whose ledger was deleted.
   """
 
   use GenServer
@@ -109,7 +108,11 @@ defmodule Snakepit.Auditor do
 
       strays ->
         os_pids = Enum.map_join(strays, ", ", &elem(&1, 0))
-        Logger.warning("Snakepit ends processes that nobody looks after: #{os_pids}")
+
+        Logger.warning(
+          "Snakepit kills processes of this run that are not below its guardian: #{os_pids}"
+        )
+
         counts = Strays.stop(run, 0, @kill_wait_ms)
         counts.stopped + counts.killed
     end

@@ -13,7 +13,7 @@ defmodule Snakepit.Command do
 
   `:stop_signal`, `:stop_timeout` and `:kill_mode` hold in every ending: the death of the BEAM,
   `Snakepit.cleanup/1`, the stop of the application, and for what a process leaves behind when it ends by
-  itself. Who does not get the stop signal first gets it when the leader is gone, and nobody gets it
+  itself. A process that does not get the stop signal first gets it when the leader is gone, and no process gets it
   twice. When the time is up, SIGKILL goes to the whole tree, whatever the mode.
 
   Without a `:stop_timeout`, a process has the `grace_period_ms` of the watchdog when the BEAM is gone,

@@ -46,7 +46,8 @@ defmodule Snakepit.Config do
     cleanup_on_stop_timeout_ms: [
       type: :milliseconds,
       default: 3_000,
-      doc: "what processes without a `:stop_timeout` of their own get to end by themselves then"
+      doc:
+        "how many milliseconds processes without a `:stop_timeout` have to end then, before SIGKILL"
     ],
     cleanup_poll_interval_ms: [
       type: {:milliseconds, 1},
@@ -74,12 +75,12 @@ defmodule Snakepit.Config do
     graceful_shutdown_timeout_ms: [
       type: :milliseconds,
       default: 2_000,
-      doc: "what orphans of earlier runs get to end by themselves"
+      doc: "how many milliseconds orphans of earlier runs have to end, before SIGKILL"
     ],
     force_kill_timeout_ms: [
       type: {:milliseconds, 1},
       default: 5_000,
-      doc: "what the kernel may take to carry out SIGKILL"
+      doc: "how many milliseconds the kernel may take to carry out SIGKILL"
     ],
     heartbeat: [
       type:
@@ -88,7 +89,7 @@ defmodule Snakepit.Config do
            enabled: [
              type: :boolean,
              default: false,
-             doc: "whether workers have heartbeats that do not say"
+             doc: "whether workers without a `:heartbeat` option have heartbeats"
            ],
            ping_interval_ms: @monitor[:ping_interval],
            timeout_threshold_ms: @monitor[:timeout_threshold],
@@ -104,7 +105,8 @@ defmodule Snakepit.Config do
            grace_period_ms: [
              type: :milliseconds,
              default: 3_000,
-             doc: "what processes without a `:stop_timeout` of their own get to end by themselves"
+             doc:
+               "how many milliseconds processes without a `:stop_timeout` have to end, before SIGKILL"
            ]
          ]},
       default: [],
@@ -130,14 +132,14 @@ defmodule Snakepit.Config do
   ]
 
   @moduledoc """
-  What `config :snakepit, ...` may say. Checked when the application starts: an unknown key or a
-  value of the wrong type stops the start with an error that names it.
+  The keys of `config :snakepit, ...`. They are checked when the application starts: an unknown key or a value of
+  the wrong type stops the start with an error that names it.
 
   #{Options.docs(@schema)}
   ## The data directory
 
-  The next start has to find it again, or it does not know what the last one has left behind. It is, in
-  this order:
+  Runs are recorded in the data directory. The next start has to find the same directory, because it ends what the
+  last one has left behind. It is the first of these:
 
     1. `config :snakepit, data_dir: path`
     2. the variable `SNAKEPIT_DATA_DIR`
@@ -147,7 +149,8 @@ defmodule Snakepit.Config do
        `/var/tmp/snakepit-<uid>/<application>`, and the same in the temporary directory: the one that was
        used before, or else the first that can be made
 
-  One that is named is used or refused. Several BEAMs of one user may share it.
+  A directory that is named (1 to 3) is used or refused; no other is tried then. Several BEAMs of one user may share a
+  directory.
 
   Only this user and root may be able to write there. If others may, as on most volumes of Kubernetes, the
   directory `snakepit-<uid>` is made in it with mode 0700, and used instead. A run that others can have
@@ -183,7 +186,7 @@ defmodule Snakepit.Config do
         }
 
   @doc """
-  The whole configuration with defaults filled in, as a map. Raises `ArgumentError`.
+  Returns the whole configuration with defaults filled in, as a map. Raises `ArgumentError`.
 
       iex> config = Snakepit.Config.validate!(watchdog: [grace_period_ms: 500])
       iex> config.watchdog.grace_period_ms
@@ -201,8 +204,8 @@ defmodule Snakepit.Config do
   end
 
   @doc """
-  The configuration that the application was started with. Checking it takes longer than starting a
-  process may.
+  Returns the configuration that the application was started with. It is kept, because checking it would take longer
+  than starting a process may.
   """
   @spec current() :: t()
   def current, do: :persistent_term.get(__MODULE__, nil) || fetch!()
@@ -211,7 +214,7 @@ defmodule Snakepit.Config do
   @spec keep(t()) :: :ok
   def keep(config), do: :persistent_term.put(__MODULE__, config)
 
-  @doc "The configuration of the running application."
+  @doc "Reads and checks the configuration of the application."
   @spec fetch!() :: t()
   def fetch!, do: :snakepit |> Application.get_all_env() |> validate!()
 

@@ -12,7 +12,7 @@ defmodule Snakepit.DataDir do
   alias Snakepit.Ledger.RunDirectory
 
   @doc """
-  Chooses the directory, makes it if need be, and checks whose it is. Gives it and its instance, which
+  Chooses the directory, makes it if need be, and checks whose it is. Returns it and its instance, which
   keeps its processes apart from all others. Raises `ArgumentError` that names the key and the path.
   """
   @spec prepare!(map()) :: {Path.t(), String.t()}
@@ -26,7 +26,7 @@ defmodule Snakepit.DataDir do
   @typedoc "A run: its id, its directory, and the names of the files in it."
   @type listed :: {Snakepit.RunID.t(), Path.t(), [binary()]}
 
-  @doc "The runs in it."
+  @doc "Returns the runs in a data directory."
   @spec runs(Path.t()) :: [listed()]
   def runs(path) do
     case Native.directory_runs(path) do
@@ -51,7 +51,7 @@ defmodule Snakepit.DataDir do
     end
   end
 
-  @doc "Those of them that nobody has closed. Raises as `runs!/1` does."
+  @doc "Returns the runs that were not closed. Raises as `runs!/1` does."
   @spec open_runs!(Path.t()) :: [listed()]
   def open_runs!(path),
     do: Enum.reject(runs!(path), fn {_id, _directory, files} -> RunDirectory.closed?(files) end)

@@ -1,6 +1,6 @@
 defmodule Snakepit.Error do
   @moduledoc """
-  What went wrong, and with which process.
+  An error: what failed, why, and with which process.
 
   `reason` is an atom: the POSIX name where there is one (`:eperm`, `:esrch`), otherwise one of
 
@@ -24,13 +24,13 @@ defmodule Snakepit.Error do
     * `:shutting_down` - Snakepit is about to stop, and starts nothing any more
     * `:process_table`, `:pidfd`, `:guardian` - Snakepit cannot keep its promises where it was started, and has not
       started; `detail` says what to do
-    * `:not_its_table` - `/proc` does not contain the BEAM that reads it, so who is missing there need
+    * `:not_its_table` - `/proc` does not contain the BEAM that reads it, so a process that is missing there need
       not be gone
-    * `:invalid_run_id`, `:not_an_identity` - the value is damaged or was never one
+    * `:invalid_run_id`, `:not_an_identity` - the value is corrupt, or was never a run id or identity
 
   Where a process could not be started, `step` says what failed on the way: `:fork`, `:stdio`,
-  `:execve`, `:cap_kill` (the guardian could not end it), or the option in question. `status` or `signal` says how a process ended, and `output` is the
-  end of what it wrote, where there is something to be learned from it.
+  `:execve`, `:cap_kill` (the guardian could not end it), or the option in question. `status` or `signal` says how
+  a process ended, and `output` is the end of what it wrote, where that says why.
   """
 
   alias Snakepit.Output.Tail

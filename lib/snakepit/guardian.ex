@@ -2,7 +2,7 @@ defmodule Snakepit.Guardian do
   @moduledoc """
   The one process that talks to the guardian, the helper that starts, watches and ends all others.
 
-  Most people want a worker, not this. Here is what workers are made of:
+  `Snakepit.Worker` is built on it, and is what most applications use:
 
       iex> command = Snakepit.Command.new!(cmd: ["sleep", "60"])
       iex> {:ok, child} = Snakepit.Guardian.spawn(command, worker_id: "doc")
@@ -16,7 +16,7 @@ defmodule Snakepit.Guardian do
 
   ## The gate
 
-  `spawn/2` gives a process that exists and has run nothing: its pid can be recorded. `release/1`
+  `spawn/2` returns a process that exists and has executed nothing: its pid can be recorded. `release/1`
   lets it execute its program and returns when it has. In between, the death of the caller, of this
   process, of the guardian or of the BEAM ends it before it has run anything.
 
@@ -33,15 +33,15 @@ defmodule Snakepit.Guardian do
 
   When the owner dies, the child and its tree are killed.
 
-  When the guardian dies first, it gets `{Snakepit.Guardian, id, :guardian_down}`, unless this process
-  was killed: who waits for a child for long monitors `Snakepit.Guardian` as well.
+  When the guardian dies first, the owner gets `{Snakepit.Guardian, id, :guardian_down}`, unless this process was
+  killed. So an owner that waits for a child for long monitors `Snakepit.Guardian` as well.
 
   ## When the guardian dies
 
-  The kernel kills its children. This process sweeps up what else carries the run's marks, fails
-  those who wait with `:guardian_down`, and ends; its supervisor starts both anew, and workers start
-  their processes again. If this process is
-  killed, the guardian ends everything and then itself, and the next one starts when it has.
+  The kernel kills its children. This process kills what else carries the markers or the lineage of the run, answers
+  waiting callers with `:guardian_down`, and exits. Its supervisor starts this process and another guardian, and workers
+  start their processes again. If this process is killed, the guardian ends everything and then itself, and the next
+  guardian starts after that.
   """
 
   alias Snakepit.{Command, Error, Native, Options, Pipe, Run}
@@ -144,7 +144,7 @@ defmodule Snakepit.Guardian do
     call({:stop_all, timeout, strict?}, :stop_all, longest)
   end
 
-  @doc "The end of a child's output so far."
+  @doc "Returns the end of a child's output so far."
   @spec output_tail(child()) :: {:ok, binary()} | {:error, Error.t()}
   def output_tail(%{id: id}), do: call({:tail, id}, :output_tail)
 
@@ -154,7 +154,7 @@ defmodule Snakepit.Guardian do
   @spec info() :: {:ok, map()} | {:error, Error.t()}
   def info, do: call(:info, :info)
 
-  @doc "The guardian's own pid."
+  @doc "Returns the OS pid of the guardian."
   @spec os_pid() :: pos_integer()
   def os_pid, do: GenServer.call(__MODULE__, :os_pid)
 

@@ -16,7 +16,7 @@ defmodule Snakepit.HeartbeatMonitor do
     max_missed_heartbeats: [
       type: {:integer, 1, 0x7FFFFFFF},
       default: 3,
-      doc: "that many misses in a row are the end"
+      doc: "how many misses in a row end the worker"
     ]
   ]
 
@@ -26,7 +26,7 @@ defmodule Snakepit.HeartbeatMonitor do
     ping: [
       type: {:function, [0, 1]},
       default: nil,
-      doc: "asks for a sign of life, see above; takes the place of a lifeline"
+      doc: "a function that asks the process, see above; takes the place of a lifeline"
     ],
     socket: [
       type: {:custom, &__MODULE__.socket?/1, "a socket of the module :socket"},
@@ -41,14 +41,14 @@ defmodule Snakepit.HeartbeatMonitor do
     patient: [
       type: :boolean,
       default: false,
-      doc: "whether it may take any time until the first sign of life"
+      doc: "whether the first pong may take any time"
     ]
   ]
 
   @moduledoc """
-  Asks a worker's process for a sign of life, and ends the worker when there is none.
+  Pings a worker's process, and ends the worker when it does not answer.
 
-  Workers with the option `:heartbeat` have one of these.
+  A worker with the option `:heartbeat` has a monitor, with these options:
 
   #{Options.docs(@schema)}
 
@@ -58,8 +58,8 @@ defmodule Snakepit.HeartbeatMonitor do
   stopped right after a pong. Its worker exits with `:heartbeat_timeout` then, and takes the tree
   along.
 
-  A pause of the BEAM is not held against the worker: if this process notices the end of a threshold
-  too late, the pong may be waiting where nobody has looked yet, and it gets another threshold.
+  A pause of the BEAM does not count against the worker: if the end of a threshold is noticed too late, the pong may
+  have arrived without having been read, and the process gets another threshold.
 
   ## The protocol
 
@@ -71,9 +71,9 @@ defmodule Snakepit.HeartbeatMonitor do
 
       PONG:<ts>:<now>\\n
 
-  With that time, the latency is known whenever the pong is looked at, which need not be before the next
-  ping. A process that has none, or not this machine's, may answer with anything in its place; its
-  pongs are looked for a moment after each ping, which costs the BEAM more.
+  With that time, the latency is known whenever the pong is read, which need not be before the next ping. A process
+  without a clock, or with another machine's, may answer with anything in its place. Its pongs are read a moment after
+  each ping, which costs the BEAM more.
 
   When the socket is closed, the BEAM is gone, and the process should go too. All of it in Python:
 
@@ -93,9 +93,9 @@ defmodule Snakepit.HeartbeatMonitor do
 
   ## Other transports
 
-  With the worker's option `:ping`, a function takes the place of ping and pong: `true`, `:ok` and
-  `{:ok, _}` are signs of life. Anything else, or an exception, is none, and the function is called again
-  after `ping_interval`. It runs in a process of its own, and may hang.
+  With the worker's option `:ping`, a function takes the place of ping and pong. `true`, `:ok` and `{:ok, _}` count as a
+  pong. After anything else, or an exception, the function is called again after `ping_interval`. It runs in a process
+  of its own, and may hang.
 
   ## One process for all pings
 
@@ -105,14 +105,14 @@ defmodule Snakepit.HeartbeatMonitor do
   holds up all heartbeats.
   """
 
-  @doc "For a supervisor, with the options of `start_link/1`."
+  @doc "Returns a child specification, for the options of `start_link/1`."
   @spec child_spec(keyword()) :: Supervisor.child_spec()
   def child_spec(opts), do: %{id: __MODULE__, start: {__MODULE__, :start_link, [opts]}}
 
   @doc """
   Starts a monitor that watches over `:worker`, a BEAM process, which gets an exit signal with the
-  reason `:heartbeat_timeout` in the end. Workers start their own; this one is for those who need
-  another.
+  reason `:heartbeat_timeout` in the end. Workers start their own monitor; this function is for other
+  processes.
 
   ## Options
 
@@ -123,7 +123,7 @@ defmodule Snakepit.HeartbeatMonitor do
   @spec start_link(keyword()) :: GenServer.on_start()
   def start_link(opts) do
     opts = Options.validate!(opts, @start ++ @schema)
-    # Raises if Snakepit is not started: nobody would ping.
+    # Raises if Snakepit is not started: there is no poller then.
     Run.current!()
 
     # A lifeline may be given as nothing where there is a `:ping`, and the other way round.

@@ -1,7 +1,7 @@
 defmodule Snakepit.Launch do
   @moduledoc false
 
-  # The way from a worker id to a process that runs: reserve, spawn, record, release. Whoever calls
+  # The way from a worker id to a process that runs: reserve, spawn, record, release. The caller of
   # `run/1` owns the process. If a step fails, everything before it is undone, and nothing is left.
   #
   # Workers, `Snakepit.cmd/3` and `Snakepit.stream!/2` all start their processes here.
@@ -54,7 +54,7 @@ defmodule Snakepit.Launch do
   @enforce_keys [:child, :guardian]
   defstruct [:child, :guardian, :stdio, :input, :lifeline]
 
-  @doc "An id that no other worker of this BEAM has."
+  @doc "Returns an id that no other worker of this BEAM has."
   def unique_id(prefix), do: "#{prefix}-#{System.unique_integer([:positive])}"
 
   @doc "Starts what is planned. When this returns it is recorded and has executed its program."
@@ -67,8 +67,8 @@ defmodule Snakepit.Launch do
     end
   end
 
-  # Order: the state first. Whoever is let in during a stop has to be ended by it, and the next one, and
-  # so on for as long as they come.
+  # Order: the state first. A process that is started during a stop would have to be ended by that stop, and so
+  # would the next one, without end.
   defp run(plan, deadline) do
     case RunState.current() do
       nil -> Run.not_started!()

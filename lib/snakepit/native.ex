@@ -85,7 +85,7 @@ defmodule Snakepit.Native do
           {:ok, [outcome()]} | error()
   def process_stop(_identities, _signal, _grace_ms, _kill_wait_ms), do: unloaded()
 
-  # Waits. Gives those that have not ended in time.
+  # Waits. Returns the processes that have not ended in time.
   @spec process_await([identity()], non_neg_integer()) ::
           {:ok, [{pos_integer(), identity()}]} | error()
   def process_await(_identities, _timeout_ms), do: unloaded()

@@ -74,8 +74,8 @@ defmodule Snakepit.OneShot do
     end
   end
 
-  # By a process of its own: a caller that writes to a program, which waits for its output to be read, would wait
-  # forever.
+  # Input is written by a process of its own: a caller that writes to a program which waits for its output to be
+  # read would deadlock.
   defp feed(nil, nil), do: nil
 
   defp feed(pipe, input) do

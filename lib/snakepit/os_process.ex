@@ -3,7 +3,7 @@ defmodule Snakepit.OSProcess do
   One OS process, known by more than its pid.
 
   A pid is reused; an identity is not. A signal sent through an `OSProcess` reaches that process or
-  nobody.
+  none.
 
   ## Examples
 

@@ -37,11 +37,11 @@ defmodule Snakepit.Pool do
   ]
 
   @restart_worker [
-    force: [type: :boolean, default: false, doc: "at once, and not only when nobody uses it"]
+    force: [type: :boolean, default: false, doc: "at once, also while a caller uses it"]
   ]
 
   @moduledoc """
-  A number of workers of one kind, to be shared.
+  Several workers of one kind, shared by many callers.
 
       children = [
         {Snakepit.Pool, name: MyApp.Python, size: 8, worker: [cmd: ["python3", "worker.py"], stdio: :pipe, packet: :line]}
@@ -57,33 +57,31 @@ defmodule Snakepit.Pool do
 
   ## Start
 
-  `start_link/1` returns when each worker's process runs or has failed to. All start at once, and none
-  waits for another: who is ready can be used, while others are still getting there. `await_ready/2`
-  waits for all.
+  `start_link/1` returns when each worker's process runs or has failed to start. All workers start at the same time.
+  A worker that is ready can be used while others are still starting. `await_ready/2` waits for all.
 
   ## Use
 
-  `with_worker/3` gives a worker to one caller at a time, in the order in which they came. It takes it
-  back when the function returns, raises, or its process dies. A worker that ends while it is used is
-  replaced; its caller gets an error.
+  `with_worker/3` lends a worker to one caller at a time, in the order in which they came. It takes the worker back
+  when the function returns or raises, or when the calling process dies. A worker that ends while it is used is
+  replaced, and its caller gets an error.
 
-  A worker that has lost its process with the guardian starts it again by itself; nobody gets it until it
-  is ready.
+  A worker that has lost its process with the guardian starts it again by itself. It is not lent until it is
+  ready.
 
   ## Failure
 
-  A worker that ends is started again, at once as long as the budget lasts: `:max_restarts` in
-  `:max_seconds`, for the whole pool. After that, and for a worker that fails again and again, it
-  waits, longer each time, up to 30 seconds; a worker that was ready for 10 seconds counts as mended.
-  The pool itself does not give up: `info/1` has the reason of each failure, and callers that had to
-  wait too long get the last of them.
+  A worker that ends is started again at once, as long as the budget of the pool lasts: `:max_restarts` in
+  `:max_seconds`. After that, and for a worker that fails repeatedly, the pool waits longer each time, up to 30
+  seconds. A worker that was ready for 10 seconds counts as recovered. The pool itself does not give up: `info/1`
+  has the reason of each failure, and callers that waited too long get the last of them.
   """
 
   @type pool :: GenServer.server()
 
   @stop_margin_ms 10_000
 
-  @doc "A child specification. Its id is the `:id`, or the `:name`."
+  @doc "Returns a child specification. Its id is the `:id`, else the `:name`, else this module."
   @spec child_spec(keyword()) :: Supervisor.child_spec()
   def child_spec(opts) do
     Options.keyword!(opts)
@@ -97,7 +95,7 @@ defmodule Snakepit.Pool do
     }
   end
 
-  @doc "Starts a pool. Raises `ArgumentError` for options that it cannot mean, the workers' included."
+  @doc "Starts a pool. Raises `ArgumentError` on invalid options, the workers' included."
   @spec start_link(keyword()) :: GenServer.on_start()
   def start_link(opts) do
     opts = Options.validate!(opts, @schema)
@@ -108,7 +106,7 @@ defmodule Snakepit.Pool do
   end
 
   @doc """
-  Calls `fun` with a worker that nobody else has meanwhile, and returns what `fun` returns.
+  Calls `fun` with a worker that no other caller has meanwhile, and returns what `fun` returns.
 
   Returns `{:error, %Snakepit.Error{}}` if there is no such pool, if no worker was free within the
   `:timeout`, or if the worker ended and `fun` failed because of it. What `fun` raises, throws or exits
@@ -170,14 +168,14 @@ defmodule Snakepit.Pool do
   end
 
   @doc """
-  The workers: `:id`, `:pid`, `:os_pid`, `:restarts` and `:state`, which is `:starting`, `:idle`,
+  Returns the workers: `:id`, `:pid`, `:os_pid`, `:restarts` and `:state`, which is `:starting`, `:idle`,
   `:busy`, `:stopping`, or `:waiting` for the next attempt.
   """
   @spec list_workers(pool()) :: [Info.Worker.t()]
   def list_workers(pool), do: info(pool).workers
 
   @doc """
-  How the pool is: `:size`, how many workers are `:idle`, `:busy`, `:starting`, `:stopping` or
+  Returns the state of the pool: its `:size`, how many workers are `:idle`, `:busy`, `:starting`, `:stopping` or
   `:waiting` to be started again, how many callers are `:queued`, the `:workers` with the
   `:last_error` of each, and the `:last_error` of all: a `Snakepit.Error` or `nil`.
   """
@@ -185,7 +183,7 @@ defmodule Snakepit.Pool do
   def info(pool), do: GenServer.call(pool, :info, :infinity)
 
   @doc """
-  Replaces a worker, by id or pid, as soon as nobody uses it.
+  Replaces a worker, by id or pid, as soon as no caller uses it.
 
   ## Options
 
@@ -199,8 +197,7 @@ defmodule Snakepit.Pool do
   end
 
   @doc """
-  Changes how many workers there are. Those that are too many end when nobody uses them; who does
-  nothing goes first.
+  Changes the number of workers. Surplus workers end when no caller uses them, idle ones first.
   """
   @spec resize(pool(), pos_integer()) :: :ok
   def resize(pool, size) do

@@ -1,13 +1,13 @@
 defmodule Snakepit.ProcessKiller do
   @moduledoc """
-  Signals and ends OS processes, without ever hitting another one.
+  Signals and ends OS processes, and never another process than was meant.
 
   Every function takes an OS pid or a `Snakepit.OSProcess`. With a pid it acts on the process that
   has it at the time of the call; with an `OSProcess` it acts on that very process or on none, also
-  when the pid has been given to another since. What has ended already counts as success.
+  when the pid has been recycled since. A process that has ended already counts as success.
 
-  Refused, whatever the caller passes: numbers that are no pid, pid 1, the BEAM itself, and the
-  leaders and groups of its session.
+  These are refused, whatever the caller passes: numbers that are no pid, pid 1, the BEAM itself, its guardian, and
+  the leaders and groups of its session.
 
   Waiting is by kernel notification. The calling process waits; schedulers do not.
 
@@ -193,7 +193,7 @@ defmodule Snakepit.ProcessKiller do
     end
   end
 
-  @doc "The process group that a process is in."
+  @doc "Returns the process group that a process is in."
   @spec get_process_group_id(target()) :: {:ok, non_neg_integer()} | {:error, Error.t()}
   def get_process_group_id(target) do
     with {:ok, info} <- info(:get_process_group_id, target), do: {:ok, info.pgid}

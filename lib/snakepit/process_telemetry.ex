@@ -1,18 +1,18 @@
 defmodule Snakepit.ProcessTelemetry do
   @moduledoc """
-  Says in the log what matters among the events of `Snakepit.Telemetry`.
+  Logs the most important events of `Snakepit.Telemetry`.
 
       Snakepit.ProcessTelemetry.attach_default_handlers()
 
   | event | level |
   |---|---|
-  | a worker's process is ready, or ended as it was meant to | `:info` |
+  | a worker's process is ready, or ended as expected | `:info` |
   | a heartbeat is missing | `:warning` |
   | a dead run has been reaped | `:warning` |
   | a worker could not clean up after itself | `:error` |
   | processes survived the end of everything | `:error` |
 
-  What a worker says by itself when its process fails is not repeated.
+  A worker logs by itself when its process fails; that is not repeated.
   """
 
   require Logger
@@ -40,7 +40,7 @@ defmodule Snakepit.ProcessTelemetry do
       else: {:error, :no_telemetry}
   end
 
-  @doc "Takes them off again."
+  @doc "Detaches the handlers."
   @spec detach_default_handlers() :: :ok | {:error, :not_found | :no_telemetry}
   def detach_default_handlers do
     if Code.ensure_loaded?(:telemetry),
@@ -67,12 +67,15 @@ defmodule Snakepit.ProcessTelemetry do
 
   def handle([:snakepit, :process, :cleanup_completed], _measurements, metadata, _config) do
     unless metadata.success,
-      do: Logger.error("Snakepit worker #{metadata.worker_id} left something behind")
+      do:
+        Logger.error(
+          "Snakepit worker #{metadata.worker_id} has ended, but not all of its processes have"
+        )
   end
 
   def handle([:snakepit, :heartbeat, :timeout], measurements, metadata, _config) do
     Logger.warning(
-      "Snakepit worker #{metadata.worker_id} gave no sign of life for " <>
+      "Snakepit worker #{metadata.worker_id} answered no heartbeat for " <>
         "#{metadata.timeout_threshold_ms} ms, #{measurements.missed_count} in a row"
     )
   end

@@ -1,6 +1,6 @@
 defmodule Snakepit.Result do
   @moduledoc """
-  How a program ended that `Snakepit.run/3` has run.
+  What `Snakepit.run/3` returns: how the program ended, and what it wrote.
 
     * `:status` - its exit status, or `nil` if a signal ended it
     * `:signal` - the signal that ended it, such as `:sigkill`, or `nil`

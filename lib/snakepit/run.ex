@@ -8,7 +8,7 @@ defmodule Snakepit.Run do
   alias Snakepit.Guardian.Grace
   alias Snakepit.Ledger.{Journal, Place, RunDirectory}
 
-  # What `flock` answers where there is no such thing.
+  # Errors of `flock` where it is not supported.
   @without_locks [:enosys, :enolck, :eopnotsupp, :eperm]
 
   @enforce_keys [:id, :data_dir, :directory, :instance, :lock, :journal, :record, :begun, :grace]
@@ -52,21 +52,21 @@ defmodule Snakepit.Run do
     run
   end
 
-  @doc "This BEAM's run; raises if Snakepit is not started."
+  @doc "Returns this BEAM's run; raises if Snakepit is not started."
   @spec current!() :: t()
   def current!, do: current() || not_started!()
 
-  @doc "This BEAM's run; `nil` if Snakepit is not started."
+  @doc "Returns this BEAM's run; `nil` if Snakepit is not started."
   @spec current() :: t() | nil
   def current, do: :persistent_term.get(__MODULE__, nil)
 
-  @doc "Raises, and says what to do about it."
+  @doc "Raises an error that says what to do about it."
   @spec not_started!() :: no_return()
   def not_started! do
     raise "Snakepit is not started: add :snakepit to your applications, or run Application.ensure_all_started(:snakepit)"
   end
 
-  @doc "Lets go of the run: from here on it is anybody's to look at."
+  @doc "Releases the lock of the run: from here on another BEAM may reap it."
   @spec release(t()) :: :ok
   def release(run) do
     :persistent_term.erase(__MODULE__)
@@ -117,7 +117,7 @@ defmodule Snakepit.Run do
     end
   end
 
-  # With its mode: there is no moment at which others could come in.
+  # The directory is created with its mode, so that there is no moment at which other users could enter it.
   defp make(directory) do
     case Native.directory_claim(directory) do
       {:ok, {}} -> :ok
@@ -126,7 +126,7 @@ defmodule Snakepit.Run do
     end
   end
 
-  # Here, too, one who looked for dead runs may have removed it as an empty one.
+  # Another BEAM's reaper may have removed the directory while it was still empty: start over.
   defp lock(directory) do
     case Native.lock_take(RunDirectory.lock(directory)) do
       {:ok, nil} -> :taken
@@ -136,7 +136,7 @@ defmodule Snakepit.Run do
     end
   end
 
-  # And here.
+  # The same holds here.
   defp journal(directory) do
     with {:error, %Error{reason: :enoent}} <- Journal.open(directory), do: :taken
   end

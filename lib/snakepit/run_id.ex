@@ -2,8 +2,8 @@ defmodule Snakepit.RunID do
   @moduledoc """
   Names one life of one BEAM: seven characters of `0-9a-z`.
 
-  Every process that Snakepit starts carries its run's id, in its environment and, if asked, in its
-  arguments, so that it can be told whose it is.
+  Every process that Snakepit starts carries its run's id in its environment and, with `:run_id_flag`, in its
+  arguments. So a process can be attributed to its run.
   """
 
   alias Snakepit.{Error, Native}

@@ -1,13 +1,12 @@
 defmodule Snakepit.RunState do
   @moduledoc """
-  The life of a run:
+  The states of a run, in the only order that there is:
 
       :initializing → :cleaning_stale → :running → :shutting_down → :terminated
 
-  and no other step. Each state is recorded before anything is done in it, so a later start knows how far
-  a run came, also after `kill -9`. The disk has it before a run that is `:running` starts anything, and again
-  with its history: after a power loss no run is missing that has run something. `history/0` returns what
-  became of earlier runs:
+  Each state is recorded before anything is done in it, so a later start knows how far a run came, also after
+  `kill -9`. The record is synced to disk before a `:running` run starts anything, and again with its history. So after
+  a power loss no run is missing that has started something. `history/0` returns how earlier runs ended:
 
       iex> Snakepit.RunState.current()
       :running
@@ -31,7 +30,7 @@ defmodule Snakepit.RunState do
   @type t :: :initializing | :cleaning_stale | :running | :shutting_down | :terminated
 
   @doc """
-  Whether a run may go from one state to the other.
+  Returns whether a run may go from one state to the other.
 
       iex> Snakepit.RunState.valid_transition?(:cleaning_stale, :running)
       true
@@ -43,7 +42,7 @@ defmodule Snakepit.RunState do
   def valid_transition?(from, to), do: Map.fetch(@next, from) == {:ok, to}
 
   @doc """
-  The new state, if a run may take that step.
+  Returns the new state, if a run may take that step.
 
       iex> Snakepit.RunState.transition(:running, :shutting_down)
       {:ok, :shutting_down}
@@ -71,21 +70,22 @@ defmodule Snakepit.RunState do
     end
   end
 
-  @doc "The state of this run; `nil` if Snakepit is not started."
+  @doc "Returns the state of this run; `nil` if Snakepit is not started."
   @spec current() :: t() | nil
   def current, do: :persistent_term.get(__MODULE__, nil)
 
   @doc """
-  Runs that have ended, newest first, at most `limit` of them:
+  Returns the runs that have ended, newest first, at most `limit` of them:
 
     * `run_id`, `node`, `beam_pid`
     * `started_at`, `ended_at` - milliseconds since the epoch, by the machine's clock
     * `terminated_by` - `:clean_shutdown`; `:guardian`, which ended everything when the BEAM had died;
       `:cleanup`, by a later start; `:reboot`, which left nothing to end; `:elsewhere`, in a container that
       has ended, or of which nothing has been heard for a week
-    * `found`, `killed`, `gone` - processes that were still there, those of them that did not end when
-      asked, and those that are gone
-    * `state` - how far the run came, and `clean_shutdown`, whether it ended in order
+    * `found`, `killed`, `gone` - processes that were still there, workers and everything below them; those of them
+      that did not end when asked; and those that are gone
+    * `state` - how far the run came
+    * `clean_shutdown` - `true` after an orderly stop, otherwise `nil`
 
   """
   @spec history(non_neg_integer() | :infinity) :: [map()]
@@ -94,7 +94,7 @@ defmodule Snakepit.RunState do
     if limit == :infinity, do: runs, else: Enum.take(runs, limit)
   end
 
-  @doc "One run that has ended, or the current one."
+  @doc "Returns a run that has ended, or the current one, by its id."
   @spec fetch(Snakepit.RunID.t()) :: {:ok, map()} | {:error, Error.t()}
   def fetch(run_id) do
     run = Run.current!()

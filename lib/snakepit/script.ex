@@ -43,7 +43,7 @@ defmodule Snakepit.Script do
     conclude(outcome)
   end
 
-  # Whoever did not start it does not want to read that it has stopped.
+  # A script that has not started the application should not log that it has stopped.
   defp stop_quietly do
     Logger.put_module_level(:application_controller, :warning)
     Application.stop(:snakepit)

@@ -18,11 +18,11 @@ defmodule Snakepit.SelfTest do
           remedy: String.t()
         }
 
-  @doc "What the BEAM finds here. Takes a fraction of a millisecond."
+  @doc "Returns what this place allows, as facts. Takes a fraction of a millisecond."
   @spec facts() :: map()
   def facts, do: Native.self_test()
 
-  @doc "What follows from that."
+  @doc "Returns the findings that follow from the facts."
   @spec findings(map()) :: [finding()]
   def findings(facts \\ facts()) do
     Enum.reject(
@@ -31,7 +31,7 @@ defmodule Snakepit.SelfTest do
     )
   end
 
-  @doc "Warns of what is weaker here; raises if nothing can be promised."
+  @doc "Logs a warning for each promise that is weaker here; raises if a promise cannot be kept."
   @spec run!() :: :ok
   def run! do
     {refusals, warnings} = Enum.split_with(findings(), &(&1.severity == :refusal))
@@ -40,18 +40,18 @@ defmodule Snakepit.SelfTest do
     :ok
   end
 
-  @doc "The error with which a start is refused."
+  @doc "Returns the error with which a start is refused."
   @spec error([finding(), ...]) :: Error.t()
   def error([first | _] = refusals) do
     detail = Enum.map_join(refusals, " ", &sentence/1)
     %Error{operation: :start, reason: first.check, detail: detail}
   end
 
-  @doc "A finding, for people."
+  @doc "Returns a finding as a sentence."
   @spec sentence(finding()) :: String.t()
   def sentence(finding), do: "#{finding.text}. #{finding.remedy}."
 
-  @doc "Of a guardian that is refused a call."
+  @doc "Returns the finding for a guardian that is refused a system call."
   @spec unable(String.t(), atom()) :: finding()
   def unable(call, reason) do
     refusal(
@@ -62,7 +62,7 @@ defmodule Snakepit.SelfTest do
     )
   end
 
-  @doc "Of a guardian that has died of SIGSYS."
+  @doc "Returns the finding for a guardian that was killed by SIGSYS."
   @spec filtered() :: finding()
   def filtered do
     refusal(

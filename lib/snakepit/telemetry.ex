@@ -99,7 +99,7 @@ defmodule Snakepit.Telemetry do
 
   ### `[:snakepit, :heartbeat, :ping_sent]`
 
-  A worker's process was asked for a sign of life.
+  A ping was sent to a worker's process.
 
   | measurement | | metadata | |
   |---|---|---|---|
@@ -108,7 +108,7 @@ defmodule Snakepit.Telemetry do
 
   ### `[:snakepit, :heartbeat, :pong_received]`
 
-  It gave one.
+  A pong was received.
 
   | measurement | | metadata | |
   |---|---|---|---|
@@ -117,7 +117,7 @@ defmodule Snakepit.Telemetry do
 
   ### `[:snakepit, :heartbeat, :timeout]`
 
-  It gave none in time.
+  No pong arrived within the threshold.
 
   | measurement | | metadata | |
   |---|---|---|---|

@@ -1,6 +1,6 @@
 defmodule Snakepit.Test do
   @moduledoc """
-  For your own tests: checks that nothing which Snakepit started is left behind.
+  Checks, in your own tests, that nothing which Snakepit started is left behind.
 
       defmodule MyApp.ThumbnailsTest do
         use ExUnit.Case
@@ -14,8 +14,8 @@ defmodule Snakepit.Test do
         end
       end
 
-  What is looked at is the process table of the machine, not what Snakepit remembers: everything that
-  carries the marks of this run, daemons that have thrown away their environment included.
+  The checks search the process table of the machine, not Snakepit's own records. They find everything that carries
+  a marker or the lineage of this run, including daemons that emptied their environment.
   """
 
   alias Snakepit.{Native, Options, OSProcess, Worker}
@@ -34,7 +34,7 @@ defmodule Snakepit.Test do
   @pause_ms 10
 
   @doc """
-  The OS processes of this run, workers and everything below them: `:os_pid`, `:command`, and the
+  Returns the OS processes of this run, workers and everything below them: `:os_pid`, `:command`, and the
   `:worker_id` where it is known.
 
       iex> {:ok, worker} = Snakepit.Worker.start_link(id: "doc-test", cmd: ["sleep", "60"])
@@ -54,13 +54,12 @@ defmodule Snakepit.Test do
   end
 
   @doc """
-  Calls `fun`, and fails unless everything that it started is gone afterwards. Gives what `fun` gives.
+  Calls `fun`, and fails unless everything that it started is gone afterwards. Returns what `fun` returns.
 
       iex> Snakepit.Test.assert_no_orphans(fn -> Snakepit.cmd("echo", ["hello"]) end)
       {"hello\\n", 0}
 
-  Processes that were there before are none of its business. Given options instead of a function, it
-  fails unless nothing of this run is left at all.
+  Processes that were there before do not count. Without a function, it fails if any process of this run is left.
 
   ## Options
 
@@ -81,8 +80,8 @@ defmodule Snakepit.Test do
   def assert_no_orphans(opts, []) when is_list(opts), do: assert_none_but(MapSet.new(), opts)
 
   @doc """
-  Fails unless a process is gone, or goes within the `:timeout` that `assert_no_orphans/2` has as well.
-  Takes an OS pid, or better a `Snakepit.OSProcess`, which cannot be mistaken for another.
+  Fails unless a process is gone, or ends within the `:timeout`, an option as for `assert_no_orphans/2`. Takes an OS
+  pid, or better a `Snakepit.OSProcess`, which cannot be confused with another process.
   """
   @spec assert_gone(pos_integer() | OSProcess.t(), keyword()) :: :ok
   def assert_gone(process, opts \\ []) do
@@ -95,8 +94,7 @@ defmodule Snakepit.Test do
   end
 
   @doc """
-  Kills a worker's OS process as anybody on the machine could, and returns when it is dead: for tests
-  of what happens then.
+  Kills a worker's OS process from outside, and returns when it is dead.
 
       iex> Process.flag(:trap_exit, true)
       iex> {:ok, worker} = Snakepit.Worker.start_link(cmd: ["sleep", "60"])
@@ -113,8 +111,8 @@ defmodule Snakepit.Test do
   end
 
   @doc """
-  For `setup do: Snakepit.Test.check_orphans()`: when the test is over, its own process included, nothing
-  may be left of what it started.
+  Fails the test if anything that it started is left when it has ended. Use it as
+  `setup do: Snakepit.Test.check_orphans()`.
   """
   @spec check_orphans() :: :ok
   def check_orphans do

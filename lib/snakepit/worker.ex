@@ -11,7 +11,7 @@ defmodule Snakepit.Worker do
   The process starts with its worker and ends with it, with everything that it has started itself,
   whatever ends the worker: its supervisor, a crash, `Process.exit(pid, :kill)`, or the death of the
   BEAM. When the process ends first, the worker exits with a reason that says how, and its supervisor
-  does what supervisors do.
+  restarts it as usual.
 
       iex> {:ok, worker} = Snakepit.Worker.start_link(cmd: ["sleep", "60"])
       iex> {:ok, os_pid} = Snakepit.Worker.os_pid(worker)
@@ -33,18 +33,20 @@ defmodule Snakepit.Worker do
     * `{:output, pattern}` - a line of its output contains the string or matches the regex
     * `{:tcp, port}`, `{:unix, path}` - it accepts connections there
     * `:heartbeat` - its first pong has come
-    * a function gives `true`, `:ok` or `{:ok, _}`; it is called again and again, without argument or
+    * a function - it returns `true`, `:ok` or `{:ok, _}`; it is called repeatedly, without argument or
       with a map of `:id` and `:os_pid`
 
-  If it is not, `start_link/1` gives `{:error, %Snakepit.Error{}}` with the reason and the end of the
-  output, and there is no process, entry or connection left.
+  If the process ends or is not ready in time, `start_link/1` returns `{:error, %Snakepit.Error{}}` with the reason
+  and the end of the output. No process, entry or connection is left then.
+
+  The program has to stay in the foreground: its end is the end of the worker.
 
   ## Output
 
-  By default the end of it is kept for the log, by the guardian, and costs the BEAM nothing. With
-  `:output` each line is passed on: to `Logger`, as `{Snakepit.Worker, id, {:output, line}}`, or to a
-  function, which is called in the worker; the process waits while it runs. With `stdio: :pipe` there
-  is also `write/2` and `request/3`; then standard error is what is kept.
+  By default the guardian keeps the end of the output for the log, which costs the BEAM nothing. With `:output` each
+  line is passed on: to `Logger`, as a message `{Snakepit.Worker, id, {:output, line}}`, or to a function. The function
+  is called in the worker, and the process waits while it runs. With `stdio: :pipe` there are also `write/2` and
+  `request/3`; the guardian then keeps the end of standard error.
 
   Streams that pass through the BEAM are sockets. Programs that open `/dev/stdout` or `/dev/stderr` by
   name cannot do that with a socket.
@@ -53,10 +55,10 @@ defmodule Snakepit.Worker do
 
   | reason | why |
   |---|---|
-  | `:normal` | its status was 0, or `stop/1` |
+  | `:normal` | its status was 0, or `stop/1` was called |
   | `{:exit_status, status}` | any other status |
   | `{:exit_signal, :sigkill}` | a signal ended it |
-  | `:heartbeat_timeout` | it gave no sign of life |
+  | `:heartbeat_timeout` | it did not answer its heartbeats |
   | `:max_packet` | it wrote a line or packet longer than `:max_packet` |
   | `:unanswered` | it did not answer a request, see `request/3` |
   | `:unexpected_output` | it wrote a packet that answers nothing, see `request/3` |
@@ -68,18 +70,17 @@ defmodule Snakepit.Worker do
 
   ## When the guardian is lost
 
-  The kernel ends the process then, and the worker starts it again by itself, as soon as there is another
-  guardian: the same BEAM process goes on, under its name and in its place, with a new OS process. Its
-  connections and its heartbeats are made anew, and it is ready again when `:ready` says so. Requests
-  that the old process had not answered fail with `:worker_down`; later ones wait. There is one line in
-  the log, and the event `[:snakepit, :process, :restarted]`. If it cannot be started again, the worker
-  exits with the `Snakepit.Error` that says why.
+  The kernel ends the process then. The worker starts it again by itself, as soon as there is another guardian: the
+  same BEAM process continues, under its name and in its place, with a new OS process, new connections and new
+  heartbeats. It is ready again when `:ready` says so. Requests that the old process had not answered fail with
+  `:worker_down`; later ones wait. There is one line in the log, and the event `[:snakepit, :process, :restarted]`.
+  If the process cannot be started again, the worker exits with the `Snakepit.Error` that says why.
 
   ## Time to end
 
   `:stop_signal`, `:stop_timeout` and `:kill_mode` hold in every ending, also when the BEAM dies: see
-  `Snakepit.Command`. The time is the whole tree's. A worker that gives no `:stop_timeout` has 2000 ms
-  when it is stopped itself, and what the configuration says in other endings.
+  `Snakepit.Command`. The timeout applies to the whole tree. A worker without a `:stop_timeout` has 2000 ms
+  when it is stopped by itself, and the time that the configuration sets in other endings.
 
   ## When the application stops
 
@@ -121,7 +122,7 @@ defmodule Snakepit.Worker do
 
   @type worker :: GenServer.server()
 
-  @doc "A child specification. Its id is the `:id`, or the `:name`."
+  @doc "Returns a child specification. Its id is the `:id`, else the `:name`, else this module."
   @spec child_spec(keyword()) :: Supervisor.child_spec()
   def child_spec(opts) do
     Snakepit.Options.keyword!(opts)
@@ -136,8 +137,7 @@ defmodule Snakepit.Worker do
   end
 
   @doc """
-  Starts a worker and its process; returns when it is ready. Raises `ArgumentError` for options that
-  it cannot mean.
+  Starts a worker and its process; returns when it is ready. Raises `ArgumentError` on invalid options.
   """
   @spec start_link(keyword()) :: {:ok, pid()} | {:error, Error.t() | {:already_started, pid()}}
   def start_link(opts) do
@@ -162,7 +162,7 @@ defmodule Snakepit.Worker do
   def os_pid!(worker), do: bang!(os_pid(worker))
 
   @doc """
-  Returns what there is to know: `:id`, `:os_pid`, `:cmd`, `:uptime_ms`, and `:heartbeat`, the health that
+  Returns a map with `:id`, `:os_pid`, `:cmd`, `:uptime_ms`, and `:heartbeat`, the health that
   `Snakepit.HeartbeatMonitor.get_health_status/1` returns, or `nil`.
   """
   @spec info(worker()) :: {:ok, Info.t()} | {:error, Error.t()}
@@ -187,8 +187,8 @@ defmodule Snakepit.Worker do
   @doc """
   Ends a worker, and its process with all that it has started; returns when all of it is gone.
 
-  A supervisor that restarts its children whatever their reason starts this one again: ask the
-  supervisor then.
+  A supervisor that restarts its children whatever their reason starts this one again. In that case use
+  `Supervisor.terminate_child/2`.
 
   ## Options
 
@@ -197,7 +197,7 @@ defmodule Snakepit.Worker do
   """
   @spec stop(worker(), keyword()) :: :ok | {:error, Error.t()}
   def stop(worker, opts \\ []) do
-    # Here, and not in the worker, which would end over it.
+    # Checked in the caller: a wrong option must not crash the worker.
     opts = Snakepit.Options.validate!(opts, @stop)
 
     # A name may be of any registry; only a pid, or a local name of another node, can be monitored.
@@ -214,7 +214,7 @@ defmodule Snakepit.Worker do
       try do
         GenServer.call(worker, {:stop, opts}, :infinity)
       catch
-        # It was on its way already.
+        # The worker was ending already.
         :exit, _reason -> :ok
       end
 
@@ -236,8 +236,8 @@ defmodule Snakepit.Worker do
   end
 
   @doc """
-  Writes to the standard input of a worker with `stdio: :pipe`; returns when the kernel has taken it,
-  so a process that does not read makes the caller wait.
+  Writes to the standard input of a worker with `stdio: :pipe`. Returns when the kernel has taken the data, so a
+  process that does not read makes the caller wait.
   """
   @spec write(worker(), iodata()) :: :ok | {:error, Error.t()}
   def write(worker, data),

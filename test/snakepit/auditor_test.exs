@@ -20,7 +20,7 @@ defmodule Snakepit.AuditorTest do
     stray = stray()
     bystander = Program.sleeper()
     log = capture_log(fn -> assert %{orphans: 1} = Auditor.audit() end)
-    assert log =~ "ends processes that nobody looks after: #{stray}"
+    assert log =~ "kills processes of this run that are not below its guardian: #{stray}"
     refute ProcScan.running?(stray)
     assert ProcScan.running?(bystander)
     assert %{orphans: 0, stale_entries: 0} = Auditor.audit()

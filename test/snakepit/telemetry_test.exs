@@ -261,7 +261,7 @@ defmodule Snakepit.TelemetryTest do
     log = File.read!(path)
     assert log =~ "worker f is ready"
     assert log =~ "worker f ended"
-    assert log =~ "no sign of life for 7 ms, 2 in a row"
+    assert log =~ "answered no heartbeat for 7 ms, 2 in a row"
     assert Beam.run(beam, "Snakepit.ProcessTelemetry.detach_default_handlers()") == :ok
   end
 

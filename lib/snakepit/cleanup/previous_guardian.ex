@@ -16,7 +16,7 @@ defmodule Snakepit.Cleanup.PreviousGuardian do
   @kill_wait_ms 5_000
 
   @doc """
-  A server of this run begins. If it is not the first one, a guardian was lost, and what that one knew of.
+  Notes that a server of this run begins. If it is not the first one, a guardian was lost.
   """
   @spec note_server(Run.t()) :: :ok
   def note_server(run) do
@@ -24,39 +24,39 @@ defmodule Snakepit.Cleanup.PreviousGuardian do
     :persistent_term.put(__MODULE__, {run.id, begun?})
   end
 
-  @doc "A guardian of this run was lost."
+  @doc "Notes that a guardian of this run was lost."
   @spec note_loss(Run.t()) :: :ok
   def note_loss(run), do: :persistent_term.put(__MODULE__, {run.id, true})
 
   @doc """
-  Whether a guardian of this run was lost at any time. If none was, whatever the run has started is below
-  the one that it has: nobody gets away from a subreaper. In doubt one was.
+  Returns whether a guardian of this run was lost at any time; `true` in doubt. If none was, everything that the run
+  has started is below its guardian: no process escapes a subreaper.
   """
   @spec any?(Run.t()) :: boolean()
   def any?(run), do: :persistent_term.get(__MODULE__, nil) != {run.id, false}
 
-  @doc "Notes who it would be. Nobody else may signal it."
+  @doc "Notes the guardian of the running server, and protects it from signals."
   @spec note(Run.t(), OSProcess.t()) :: :ok
   def note(run, process) do
     Native.guardian_protect(process.identity, true)
     :persistent_term.put(key(run), process)
   end
 
-  @doc "There is none: its server has waited for it."
+  @doc "Clears the note, after the server has waited for its guardian."
   @spec forget(Run.t()) :: boolean()
   def forget(run) do
     expose(run)
     :persistent_term.erase(key(run))
   end
 
-  @doc "It is gone, or is to be ended. Its pid may be another's before long."
+  @doc "Ends the protection of a guardian that is gone or is to be ended."
   @spec expose(Run.t()) :: term()
   def expose(run) do
     with %OSProcess{identity: identity} <- :persistent_term.get(key(run), nil),
          do: Native.guardian_protect(identity, false)
   end
 
-  @doc "Waits until it is gone, if there is one. Gives whether there was."
+  @doc "Waits until the guardian that was noted is gone. Returns whether one was noted."
   @spec await_end(Run.t(), non_neg_integer()) :: boolean()
   def await_end(run, slack_ms \\ @slack_ms) do
     case :persistent_term.get(key(run), nil) do
@@ -66,11 +66,11 @@ defmodule Snakepit.Cleanup.PreviousGuardian do
       %OSProcess{identity: identity} ->
         expose(run)
         Native.process_await([identity], Grace.longest(run) + slack_ms)
-        # One that is stuck takes its children with it.
+        # A stuck guardian is killed, and the kernel ends its children with it.
         Native.process_stop([identity], :sigkill, 0, @kill_wait_ms)
 
-        # It tells of the death of the BEAM, which lives. It may be read after another death, of which
-        # nobody was left to write.
+        # This obituary reports the death of the BEAM, which lives. If it stayed, the next start would read it after
+        # a death for which none was written.
         File.rm(RunDirectory.obituary(run.directory))
         forget(run)
     end

@@ -93,7 +93,7 @@ defmodule Snakepit.Cleanup.Reaper do
         :spared
 
       {:ok, lock} ->
-        # Whoever had the lock a moment ago may have closed it.
+        # The previous holder of the lock may have closed it.
         if closed_meanwhile?(directory) do
           Native.lock_release(lock)
           :closed
@@ -118,12 +118,15 @@ defmodule Snakepit.Cleanup.Reaper do
 
   defp unless_spared(dead, instance) do
     cond do
-      # Somebody removed its lock under it.
+      # The lock of a living run was removed.
       dead.place == :running ->
-        Logger.error("Snakepit: run #{dead.id} has lost its lock and is alive; it is left alone")
+        Logger.error(
+          "Snakepit: the lock of run #{dead.id} was removed, but its BEAM is alive; the run is left alone"
+        )
+
         spare(dead)
 
-      # Of one who shares the directory and nothing else.
+      # Another instance shares the directory.
       match?(%{instance: other} when other != instance, dead.record) ->
         spare(dead)
 
@@ -138,7 +141,7 @@ defmodule Snakepit.Cleanup.Reaper do
   end
 
   # A guardian that is still at it knows more than any ledger, and gives its workers the time that
-  # they were promised. One that does not finish is ended. Gives the ids of runs whose guardian is there
+  # they were promised. One that does not finish is ended. Returns the ids of runs whose guardian is there
   # all the same.
   defp await_guardians(dead, config) do
     guardians = for one <- dead, guardian = DeadRun.living_guardian(one), do: {guardian, one.id}
@@ -209,7 +212,10 @@ defmodule Snakepit.Cleanup.Reaper do
 
   # Kept as it is: an entry goes away only when the death is confirmed.
   defp close(dead, counts, begun) do
-    Logger.error("Snakepit: run #{dead.id} is kept: #{Enum.join(why_kept(counts), "; ")}")
+    Logger.error(
+      "Snakepit cannot close run #{dead.id}: #{Enum.join(why_kept(counts), "; ")}; the next start tries again"
+    )
+
     announce(dead.id, nil, counts, begun)
     Native.lock_release(dead.lock)
   end
@@ -219,8 +225,8 @@ defmodule Snakepit.Cleanup.Reaper do
     doubtful = for {os_pid, _identity} <- counts.doubtful, do: os_pid
 
     [
-      {left != [], "processes cannot be ended: #{Error.pids(left)}"},
-      {doubtful != [], "nobody can say whether these are its processes: #{Error.pids(doubtful)}"},
+      {left != [], "these processes cannot be ended: #{Error.pids(left)}"},
+      {doubtful != [], "these pids may be other processes by now: #{Error.pids(doubtful)}"},
       {counts.stuck, "its guardian cannot be ended"}
     ]
     |> Enum.filter(&elem(&1, 0))
@@ -275,7 +281,7 @@ defmodule Snakepit.Cleanup.Reaper do
   defp report_strays(%{found: 0}, _begun), do: :ok
 
   defp report_strays(strays, begun) do
-    Logger.warning("Snakepit: ended #{strays.found} processes of runs without a ledger")
+    Logger.warning("Snakepit ended #{strays.found} processes of runs whose ledger was deleted")
     announce(nil, :cleanup, strays, begun)
   end
 

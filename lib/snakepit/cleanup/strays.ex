@@ -35,7 +35,7 @@ defmodule Snakepit.Cleanup.Strays do
     end
   end
 
-  @doc "Those that are there now."
+  @doc "Returns the strays that are there now."
   @spec find(Run.t()) :: [stray()]
   def find(run) do
     # The process table is no photograph: one whose parent came and went while it was read seems to
@@ -58,7 +58,7 @@ defmodule Snakepit.Cleanup.Strays do
     end
   end
 
-  @doc "Ends them. Gives how many ended when asked, how many were killed, and who is still there."
+  @doc "Ends the strays. Returns how many ended when asked, how many were killed, and which are still there."
   @spec stop(Run.t(), non_neg_integer(), non_neg_integer()) ::
           %{stopped: non_neg_integer(), killed: non_neg_integer(), survivors: [pos_integer()]}
   def stop(run, grace_ms, kill_wait_ms) do

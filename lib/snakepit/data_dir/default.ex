@@ -28,13 +28,13 @@ defmodule Snakepit.DataDir.Default do
     |> Enum.uniq_by(fn {_name, base, rest} -> {base, rest} end)
   end
 
-  @doc "Says so if there are open runs where they were recorded before."
+  @doc "Warns if there are open runs in the directory that earlier versions used."
   @spec warn_of_former(Path.t()) :: :ok
   def warn_of_former(directory) do
     for former <- former(), former != directory, open?(former) do
       Logger.warning(
-        "Snakepit: runs in #{former} were not closed. They are not looked at any more, because runs are " <>
-          "recorded in #{directory} now: start once with config :snakepit, data_dir: #{inspect(former)}"
+        "Snakepit: there are open runs in #{former}, which are ignored, because runs are recorded in " <>
+          "#{directory} now. To end what they left, start once with config :snakepit, data_dir: #{inspect(former)}"
       )
     end
 

@@ -83,7 +83,7 @@ defmodule Snakepit.DataDir.Instance do
   # not matter who renames last.
   defp repair!(directory) do
     instance = inherited!(directory) || of_inode(directory)
-    Logger.warning("Snakepit: #{path(directory)} was damaged, and is made again")
+    Logger.warning("Snakepit: #{path(directory)} was corrupt, and is written again")
     temporary = "#{path(directory)}.#{Base.encode16(:crypto.strong_rand_bytes(8), case: :lower)}"
     write!(temporary, instance, directory)
     DataDir.written!(File.rename(temporary, path(directory)), directory)

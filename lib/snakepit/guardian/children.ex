@@ -7,7 +7,7 @@ defmodule Snakepit.Guardian.Children do
   alias Snakepit.Error
   alias Snakepit.Guardian.{Child, Environment, Grace, Server, Watch, Wire}
 
-  @doc "Gives waiting children to waiting callers."
+  @doc "Assigns waiting children to waiting callers."
   def serve(state) do
     with {{:value, {request, from, monitor}}, waiting} <- :queue.out(state.waiting),
          {{:value, {id, os_pid, identity}}, ready} <- :queue.out(state.ready) do

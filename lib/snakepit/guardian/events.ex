@@ -8,7 +8,7 @@ defmodule Snakepit.Guardian.Events do
   alias Snakepit.{Error, Guardian}
   alias Snakepit.Guardian.{Child, Children, Wire}
 
-  @doc "The state of the server after an event; those who waited for it have been told."
+  @doc "Applies an event: answers the callers that waited for it, and returns the new state of the server."
   @spec handle(tuple() | :pong, map()) :: map()
   def handle({:ready, id, os_pid, identity}, state) do
     Children.serve(%{state | ready: :queue.in({id, os_pid, identity}, state.ready)})

@@ -2,7 +2,7 @@ defmodule Snakepit.Guardian.Grace do
   @moduledoc false
 
   # The longest grace period that any process of a run was started with, or that the watchdog gives to
-  # those that have none of their own. Whoever waits for the end of everything waits that long.
+  # those that have none of their own. A process that waits for the end of everything waits that long.
   #
   # It belongs to the run and not to the server, which may be killed; and the ledger has it too, for the
   # next BEAM, which waits for the guardian of this one. It only grows: a process that is gone makes
@@ -11,7 +11,7 @@ defmodule Snakepit.Guardian.Grace do
   alias Snakepit.Ledger.Journal
   alias Snakepit.Run
 
-  @doc "A run begins with what the watchdog gives."
+  @doc "Sets the grace period of a new run to the watchdog's."
   @spec new(non_neg_integer()) :: :atomics.atomics_ref()
   def new(grace_ms) do
     longest = :atomics.new(1, [])
@@ -19,7 +19,7 @@ defmodule Snakepit.Guardian.Grace do
     longest
   end
 
-  @doc "The longest one so far; 0 if there is no run."
+  @doc "Returns the longest grace period so far; 0 if there is no run."
   @spec longest(Run.t() | nil) :: non_neg_integer()
   def longest(nil), do: 0
   def longest(run), do: :atomics.get(run.grace, 1)

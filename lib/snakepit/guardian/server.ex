@@ -1,7 +1,7 @@
 defmodule Snakepit.Guardian.Server do
   @moduledoc false
 
-  # The one process that talks to the guardian (over `Line`): it gives waiting children to waiting
+  # The one process that talks to the guardian (over `Wire`): it hands waiting children to waiting
   # callers, passes answers on, watches owners, and sweeps up if the guardian should die. What it
   # promises is described in `Snakepit.Guardian`.
 
@@ -31,10 +31,10 @@ defmodule Snakepit.Guardian.Server do
   @doc false
   def start_link(opts), do: GenServer.start_link(__MODULE__, opts, name: Guardian)
 
-  @doc "The markers of this run, with an empty worker id."
+  @doc "Returns the markers of this run, with an empty worker id."
   def markers, do: :persistent_term.get({__MODULE__, :markers})
 
-  @doc "Where the guardian of a run takes connections; `nil` if there is none."
+  @doc "Returns the path of the guardian's listener socket; `nil` if there is none."
   def listener(nil), do: nil
   def listener(run), do: :persistent_term.get({__MODULE__, :listener, run.id}, nil)
 
@@ -44,7 +44,7 @@ defmodule Snakepit.Guardian.Server do
   def channel(run),
     do: :persistent_term.get({__MODULE__, :channel, run.id}, {:error, {:closed, nil}})
 
-  @doc "The environment that the guardian was started with."
+  @doc "Returns the environment that the guardian was started with."
   def environment, do: :persistent_term.get({__MODULE__, :environment})
 
   @impl true
@@ -182,13 +182,20 @@ defmodule Snakepit.Guardian.Server do
 
   def handle_info({port, {:exit_status, status}}, %{port: port} = state) do
     if status == @sigsys, do: Logger.error("Snakepit: #{SelfTest.sentence(SelfTest.filtered())}")
-    Logger.error("Snakepit's guardian ended with status #{status}; sweeping up after it")
+
+    Logger.error(
+      "Snakepit's guardian ended with status #{status}; its processes are ended, and another guardian is started"
+    )
+
     {:stop, :guardian_down, state}
   end
 
   # Without a status before it: the write that found the guardian dead closed the port.
   def handle_info({:EXIT, port, reason}, %{port: port} = state) do
-    Logger.error("Snakepit's guardian is gone (#{inspect(reason)}); sweeping up after it")
+    Logger.error(
+      "Snakepit's guardian is gone (#{inspect(reason)}); its processes are ended, and another guardian is started"
+    )
+
     {:stop, :guardian_down, state}
   end
 
@@ -236,7 +243,8 @@ defmodule Snakepit.Guardian.Server do
   def terminate(_reason, state) do
     Watch.ending(state.watch)
     patience = Grace.longest(state.run) + @all_gone_ms
-    # Not even for a guardian that has stopped reading, and lets nobody write to it, for ever.
+
+    # The wait is bounded, also for a guardian that has stopped reading and blocks every write to it.
     {:ok, _timer} = :timer.kill_after(patience + @sweep_ms + @guardian_end_ms)
 
     if Wire.command(state.port, {:stop_all, state.grace_ms, false}),

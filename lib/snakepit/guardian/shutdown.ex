@@ -34,7 +34,7 @@ defmodule Snakepit.Guardian.Shutdown do
         end
     after
       timeout_ms ->
-        Logger.error("Snakepit's guardian does not answer; ending everything without it")
+        Logger.error("Snakepit's guardian does not answer; its processes are killed without it")
         sweep(run)
     end
   end
@@ -58,7 +58,7 @@ defmodule Snakepit.Guardian.Shutdown do
     )
   end
 
-  @doc "Ends everything that carries the marks of the run, and everyone whom it has noted."
+  @doc "Kills every process that carries the markers or the lineage of the run, or that it has recorded."
   @spec sweep(Run.t()) :: :ok
   def sweep(run),
     do: run.id |> Native.run_sweep(Strays.noted(run), 0, @kill_wait_ms) |> log_sweep()
@@ -68,8 +68,14 @@ defmodule Snakepit.Guardian.Shutdown do
   def log_sweep({:ok, %{survivors: []}}), do: :ok
 
   def log_sweep({:ok, %{survivors: left}}),
-    do: Logger.error("Snakepit: still there after the sweep: #{inspect(left)}")
+    do:
+      Logger.error(
+        "Snakepit: processes still there after the sweep with SIGKILL: #{inspect(left)}"
+      )
 
   def log_sweep({:error, reason}),
-    do: Logger.error("Snakepit: the sweep failed: #{inspect(reason)}")
+    do:
+      Logger.error(
+        "Snakepit cannot search /proc for processes, the sweep failed: #{inspect(reason)}"
+      )
 end

@@ -52,16 +52,16 @@ defmodule Snakepit.Guardian.Watch do
     end)
   end
 
-  @doc "The guardian has said something."
+  @doc "Notes that the guardian has sent something."
   def heard(watch), do: :atomics.add(watch, @heard, 1)
 
-  @doc "It was asked for something."
+  @doc "Notes that something was asked of the guardian."
   def asked(watch), do: :atomics.add(watch, @asked, 1)
 
-  @doc "It guards so many."
+  @doc "Notes how many processes the guardian has."
   def running(watch, count), do: :atomics.put(watch, @running, count)
 
-  @doc "It ends everything and then itself: nobody hears what it says, and it is not to be hurried."
+  @doc "Stops watching a guardian that ends everything and then itself. Its answers are not read any more."
   def ending(watch), do: :atomics.put(watch, @ending, 1)
 
   defp loop(%{server: server} = state) do

@@ -28,7 +28,7 @@ defmodule Snakepit.Guardian.Wire do
     Port.open({:spawn_executable, executable}, options)
   end
 
-  @doc "What a guardian has to know first."
+  @doc "Returns the first request to a guardian, `hello`."
   @spec hello(Run.t(), map(), pos_integer()) :: map()
   def hello(run, config, ahead) do
     %{
@@ -52,7 +52,7 @@ defmodule Snakepit.Guardian.Wire do
     count
   end
 
-  @doc "Its answer to that."
+  @doc "Waits for the guardian's reply to `hello`."
   @spec first_event(port(), keyword()) :: {:ok, tuple()} | {:error, term()}
   def first_event(port, opts) do
     receive do
@@ -63,7 +63,7 @@ defmodule Snakepit.Guardian.Wire do
     end
   end
 
-  @doc "What a frame of the guardian's says."
+  @doc "Decodes a frame of the guardian's."
   @spec decode(binary()) :: {:ok, tuple()} | {:error, :malformed}
   def decode(frame), do: Native.wire_decode(frame)
 
@@ -74,14 +74,14 @@ defmodule Snakepit.Guardian.Wire do
   @spec command(port(), term()) :: boolean()
   def command(port, request), do: transmit(port, Native.wire_encode(request))
 
-  @doc "A request as a frame, unless it is larger than the guardian takes."
+  @doc "Sends a request as a frame, unless it is larger than the guardian accepts."
   @spec encode(term()) :: {:ok, binary()} | {:error, :e2big}
   def encode(request) do
     frame = Native.wire_encode(request)
     if byte_size(frame) > @max_frame, do: {:error, :e2big}, else: {:ok, frame}
   end
 
-  @doc "As `command/2`, for what is encoded already."
+  @doc "As `command/2`, for a request that is encoded already."
   @spec transmit(port(), binary()) :: boolean()
   def transmit(port, frame) do
     Port.command(port, frame)
@@ -89,7 +89,7 @@ defmodule Snakepit.Guardian.Wire do
     ArgumentError -> false
   end
 
-  @doc "As `command/2`, unless the guardian does not read what was said before."
+  @doc "As `command/2`, unless the guardian has not read earlier requests."
   @spec try_command(port(), term()) :: boolean()
   def try_command(port, request) do
     Port.command(port, Native.wire_encode(request), [:nosuspend])

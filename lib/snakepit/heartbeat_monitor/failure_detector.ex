@@ -70,7 +70,7 @@ defmodule Snakepit.HeartbeatMonitor.FailureDetector do
 
   @type t :: %__MODULE__{}
 
-  @doc "One of a worker with these options, over a `:lifeline` or by a `:function`."
+  @doc "Returns the detector of a worker with these options, over a `:lifeline` or by a `:function`."
   @spec new(:lifeline | :function, map()) :: t()
   def new(transport, opts) do
     %__MODULE__{
@@ -103,7 +103,7 @@ defmodule Snakepit.HeartbeatMonitor.FailureDetector do
   def force_ping(%{in_flight: nil} = detector, clock), do: ping(detector, clock)
   def force_ping(detector, _clock), do: {detector, []}
 
-  @doc "It is `due`, or later. Order: what has arrived is taken to `pong/3` before."
+  @doc "Acts on the time: it is `due`, or later. Order: pongs that have arrived go to `pong/3` first."
   @spec tick(t(), clock()) :: {t(), [action()]}
   def tick(%{in_flight: nil} = detector, {now, _timestamp} = clock) do
     next = next_ping(detector)
@@ -184,7 +184,7 @@ defmodule Snakepit.HeartbeatMonitor.FailureDetector do
 
   def declined(detector, _earlier, _now), do: detector
 
-  @doc "What there is to say about the process."
+  @doc "Returns the health of the process."
   @spec health(t(), integer()) :: Health.t()
   def health(detector, now) do
     %Health{

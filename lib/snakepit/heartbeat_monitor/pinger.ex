@@ -4,17 +4,17 @@ defmodule Snakepit.HeartbeatMonitor.Pinger do
   # Calls a worker's `:ping` function, which may raise or hang, in a process of its own. Whoever has
   # started it gets `{Snakepit.HeartbeatMonitor.Pinger, pinger, timestamp, alive?}` for each `ask/2`.
 
-  @doc "Starts one, linked to the caller."
+  @doc "Starts a pinger, linked to the caller."
   @spec start_link((() -> term()) | (map() -> term()), map()) :: pid()
   def start_link(ping, info) do
     monitor = self()
     spawn_link(fn -> loop(monitor, ping, info) end)
   end
 
-  @doc "Has it call the function."
+  @doc "Makes the pinger call its function."
   def ask(pinger, timestamp), do: send(pinger, {:ping, timestamp})
 
-  @doc "Ends one, wherever its function hangs."
+  @doc "Ends a pinger, also while its function hangs."
   def kill(pinger) do
     Process.unlink(pinger)
     Process.exit(pinger, :kill)

@@ -30,7 +30,7 @@ defmodule Snakepit.HeartbeatMonitor.Poller do
     GenServer.cast(__MODULE__, {:watch, self()})
   end
 
-  @doc "How the caller's worker is. Without a poller, what the last one knew."
+  @doc "Returns the health of the caller's worker; without a poller, what the last one knew."
   @spec health() :: Health.t()
   def health do
     GenServer.call(__MODULE__, {:health, self()}, :infinity)
@@ -46,7 +46,7 @@ defmodule Snakepit.HeartbeatMonitor.Poller do
     :exit, _no_poller -> :ok
   end
 
-  @doc "What the `:ping` function of the caller's worker has said to the ping with that timestamp."
+  @doc "Passes on what the `:ping` function of the caller's worker has returned for the ping with that timestamp."
   @spec answered(integer(), boolean()) :: :ok
   def answered(timestamp, alive?),
     do: GenServer.cast(__MODULE__, {:answered, self(), timestamp, alive?})
@@ -156,7 +156,7 @@ defmodule Snakepit.HeartbeatMonitor.Poller do
        do: target
 
   defp read(target, 0) do
-    # Others first.
+    # Yield, so that a flood does not starve other messages.
     send(self(), {:"$socket", target.socket, :select, :again})
     target
   end

@@ -50,7 +50,7 @@ defmodule Snakepit.Ledger.DeadRun do
     {entries, ignored} = Journal.read!(directory)
 
     if ignored > 0,
-      do: Logger.warning("Snakepit: #{ignored} damaged bytes in #{directory}/journal")
+      do: Logger.warning("Snakepit ignored #{ignored} corrupt bytes in #{directory}/journal")
 
     contents = directory |> table() |> Table.apply_entries(entries)
 
@@ -157,7 +157,7 @@ defmodule Snakepit.Ledger.DeadRun do
   # Kept for people; what can be read of it is read.
   defp set_aside(directory, why, details) do
     aside = Table.set_aside(Table.path(directory), why)
-    Logger.warning("Snakepit: a damaged ledger (#{details}) was set aside as #{aside}")
+    Logger.warning("Snakepit: a corrupt ledger (#{details}) was set aside as #{aside}")
   end
 
   defp believable(%{run_id: _, beam: beam} = record) when is_binary(beam), do: record

@@ -39,7 +39,7 @@ defmodule Snakepit.Ledger.History do
     end
   end
 
-  @doc "All closed runs of a data directory, newest first. Files that are damaged are left out."
+  @doc "Returns all closed runs of a data directory, newest first. Corrupt files are left out."
   @spec list(Path.t()) :: [map()]
   def list(data_dir) do
     paths =

@@ -40,7 +40,10 @@ defmodule Snakepit.Ledger.Legacy do
   defp retire(path, bytes) do
     ended = bytes |> entries() |> Enum.filter(&orphan?/1) |> Enum.map(&stop/1)
     aside = Table.set_aside(path, "retired")
-    Logger.info("Snakepit: #{length(ended)} processes of #{path} ended; set aside as #{aside}")
+
+    Logger.info(
+      "Snakepit ended #{length(ended)} processes of #{path}, which was set aside as #{aside}"
+    )
   end
 
   # What may be readable the next time stays.

@@ -1,13 +1,12 @@
 defmodule Snakepit.Pool.ApplicationCleanup do
   @moduledoc """
-  The barrier at the end: when the application stops, this returns when nothing of this run is left,
-  or says what is.
+  The shutdown barrier. When the application stops, this process ends only after every process of this run has, or
+  after it has logged which ones are left.
 
-  It is always started and does nothing while the application runs. Workers have ended by the time
-  that it stops, and then all it does is look. What it finds gets its stop signal, all at once, and
-  SIGKILL after its own `:stop_timeout`, or after `cleanup_on_stop_timeout_ms` if it has none. If a guardian
-  was lost during the run, a look at the whole process table then shows whether anything with this run's
-  marks is still there.
+  It does nothing while the application runs. When it stops, workers have usually ended already. All processes that are
+  left get their stop signal at the same time. They get SIGKILL after their own `:stop_timeout`, or after
+  `cleanup_on_stop_timeout_ms` if they have none. If a guardian was lost during the run, the whole process table is then
+  searched for this run's markers.
   """
 
   # Its own deadlines end it. How long they are depends on what workers were promised.

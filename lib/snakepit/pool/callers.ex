@@ -9,7 +9,7 @@ defmodule Snakepit.Pool.Callers do
 
   @type t :: %__MODULE__{}
 
-  @doc "How many wait."
+  @doc "Returns how many callers wait."
   def count(%__MODULE__{waiting: waiting}), do: map_size(waiting)
 
   @doc "Puts a caller at the end."
@@ -42,7 +42,7 @@ defmodule Snakepit.Pool.Callers do
     end
   end
 
-  @doc "Forgets a caller. Gives whom to answer, if it waits."
+  @doc "Removes a caller. Returns whom to answer, if it waits."
   def drop(%__MODULE__{} = callers, monitor) do
     Process.demonitor(monitor, [:flush])
     {entry, waiting} = Map.pop(callers.waiting, monitor)

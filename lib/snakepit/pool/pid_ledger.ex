@@ -1,15 +1,13 @@
 defmodule Snakepit.Pool.PIDLedger do
   @moduledoc """
-  What must be known of this run's processes when nobody is left to ask: the DETS table of the run
-  and its journal.
+  The ledger of this run: its journal and its DETS table. A later start reads them if this BEAM and its guardian
+  have died.
 
-  When `register_process/2` returns for a process, the kernel has it, and no `kill -9` of the BEAM can take
-  it back. A reservation, which names no process, and what `unregister_process/1` says, of a process that is
-  gone, are written together with the next record, within a second. This process stores the journal in
-  DETS once a second, and both into the history when the application stops.
+  When `register_process/2` returns for a process, the kernel has the record, and it survives `kill -9` of the BEAM.
+  Reservations and deletions, which name no living process, are written together with the next record, within a second.
+  This process checkpoints the journal into DETS once a second, and archives both as history when the application stops.
 
-  It is also the first thing that starts: it ends what earlier runs have left behind before anything
-  else may run.
+  It is the first process that starts. It ends what earlier runs have left behind before anything else may run.
   """
 
   use GenServer, shutdown: 30_000
@@ -114,18 +112,18 @@ defmodule Snakepit.Pool.PIDLedger do
   @doc false
   def pid_text?(text), do: is_binary(text) and text =~ ~r/\A<\d+\.\d+\.\d+>\z/
 
-  @doc "Forgets a worker. Whoever calls this knows that its process is gone."
+  @doc "Deletes the record of a worker. The caller has made sure that its process is gone."
   @spec unregister_process(String.t()) :: :ok | {:error, Error.t()}
   def unregister_process(worker_id) when is_binary(worker_id) do
     Journal.note(Run.current!().journal, {:gone, worker_id})
   end
 
-  @doc "Notes who the guardian is, so that a later start can wait for it to finish."
+  @doc "Records the guardian, so that a later start can wait for it to finish."
   @spec register_guardian(Native.identity()) :: :ok | {:error, Error.t()}
   def register_guardian(identity),
     do: Journal.append(Run.current!().journal, {:guardian, identity})
 
-  @doc "Every record of this run."
+  @doc "Returns every record of this run."
   @spec all() :: [entry()]
   def all, do: GenServer.call(__MODULE__, :all, 30_000)
 
@@ -133,7 +131,7 @@ defmodule Snakepit.Pool.PIDLedger do
   @doc false
   def recall, do: GenServer.call(__MODULE__, :recall, 30_000)
 
-  @doc "The OS pids of this run's recorded processes."
+  @doc "Returns the OS pids of this run's recorded processes."
   @spec get_all_pids() :: [pos_integer()]
   def get_all_pids, do: for(%{os_pid: os_pid} <- all(), os_pid != nil, do: os_pid)
 
@@ -160,7 +158,7 @@ defmodule Snakepit.Pool.PIDLedger do
     end)
   end
 
-  @doc "The file of this run's table."
+  @doc "Returns the path of this run's table."
   @spec path() :: Path.t()
   def path, do: Table.path(Run.current!().directory)
 
@@ -235,7 +233,7 @@ defmodule Snakepit.Pool.PIDLedger do
   def handle_info(_other, state), do: {:noreply, state}
 
   @impl true
-  # Half a start. The next one finds what there is of it.
+  # The start failed halfway. The next one finds what was recorded.
   def terminate(_reason, %{table: nil}), do: :ok
 
   def terminate(reason, state) do
@@ -291,7 +289,11 @@ defmodule Snakepit.Pool.PIDLedger do
   # A table that DETS refuses is of no use, and not in the way.
   defp open_anew!(run, reason) do
     aside = Table.set_aside(Table.path(run.directory), "refused")
-    Logger.error("Snakepit's ledger is damaged (#{inspect(reason)}), set aside as #{aside}")
+
+    Logger.error(
+      "Snakepit's ledger is corrupt (#{inspect(reason)}) and was set aside as #{aside}"
+    )
+
     {:ok, table} = Table.open(__MODULE__, run.directory)
     table
   end
@@ -313,7 +315,7 @@ defmodule Snakepit.Pool.PIDLedger do
   defp recovered(%{failing: nil} = state), do: state
 
   defp recovered(state) do
-    Logger.warning("Snakepit's ledger can be written again")
+    Logger.warning("Snakepit's ledger can be written again; workers can be started")
     %{state | failing: nil}
   end
 
@@ -321,7 +323,7 @@ defmodule Snakepit.Pool.PIDLedger do
   defp failed(%{failing: nil} = state, error) do
     Logger.error("""
     Snakepit's ledger in #{state.run.directory} cannot be written: #{Exception.message(error)}. \
-    Running workers go on and are ended in the end; none can be started until this is mended.\
+    Running workers continue and will be ended; no worker can be started until this is fixed.\
     """)
 
     %{state | failing: error}

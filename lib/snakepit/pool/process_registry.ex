@@ -1,6 +1,6 @@
 defmodule Snakepit.Pool.ProcessRegistry do
   @moduledoc """
-  Who runs what: every worker of this BEAM, with its OS process and the BEAM process that owns it.
+  The registry of every worker of this BEAM, with its OS process and the BEAM process that owns it.
 
   A worker is registered in two steps, one before its process exists and one before it may run
   anything:
@@ -10,13 +10,12 @@ defmodule Snakepit.Pool.ProcessRegistry do
       :ok = ProcessRegistry.activate_worker(id, self(), child.os_pid, identity: child.identity)
       :ok = Guardian.release(child)
 
-  When `activate_worker/4` returns, the ledger has the process, and its reservation: see
-  `Snakepit.Pool.PIDLedger`. Neither waits for another process; nor does any function that reads.
-  Forgetting is done by one alone, so that no two forget one worker, and the second of them the next one
-  of that name: whoever passes the gate of its entry first.
+  When `activate_worker/4` returns, the ledger has the process and its reservation: see `Snakepit.Pool.PIDLedger`.
+  Neither step waits for another BEAM process, and neither does any function that reads. An entry is deleted by the one
+  caller that passes its gate. Otherwise a late second delete could remove a new worker that reuses the id.
 
-  An owner that dies has its process ended. An entry goes away only when its process is known to be
-  gone, so that what could not be ended is not forgotten either.
+  When an owner dies, its process is ended. An entry is deleted only when its process is known to be gone, so a process
+  that could not be ended is not lost.
   """
 
   alias Snakepit.{Error, Native, Options, Run}
@@ -205,26 +204,26 @@ defmodule Snakepit.Pool.ProcessRegistry do
     for info <- Table.await(&Table.all/0), do: {info.worker_id, info}
   end
 
-  @doc "Whether a worker of this id is registered or reserved."
+  @doc "Returns whether a worker of this id is registered or reserved."
   @spec worker_registered?(String.t()) :: boolean()
   def worker_registered?(worker_id), do: Table.await(fn -> Table.lookup(worker_id) != nil end)
 
-  @doc "The OS pids of all active workers."
+  @doc "Returns the OS pids of all active workers."
   @spec get_active_process_pids() :: [pos_integer()]
   def get_active_process_pids,
     do: for({_id, %{status: :active} = info} <- list_all_workers(), do: info.os_pid)
 
-  @doc "The OS pids of the active workers of a run, which are none unless it is this one."
+  @doc "Returns the OS pids of the active workers of a run; an empty list unless it is this one."
   @spec pids_for_run(Snakepit.RunID.t()) :: [pos_integer()]
   def pids_for_run(run_id) do
     for {_id, %{status: :active, run_id: ^run_id} = info} <- list_all_workers(), do: info.os_pid
   end
 
-  @doc "This run's id."
+  @doc "Returns this run's id."
   @spec get_run_id() :: Snakepit.RunID.t()
   def get_run_id, do: Run.current!().id
 
-  @doc "How many there are, and how many of their processes are alive."
+  @doc "Returns how many workers there are, and how many of their processes are alive."
   @spec get_stats() :: %{
           total_registered: non_neg_integer(),
           alive_workers: non_neg_integer(),
@@ -247,7 +246,7 @@ defmodule Snakepit.Pool.ProcessRegistry do
     }
   end
 
-  @doc "Workers whose process is gone: they are about to be forgotten, or nobody noticed."
+  @doc "Returns workers whose process is gone. Their entries are about to be deleted, or their end was not noticed yet."
   @spec validate_workers() :: [{String.t(), info()}]
   def validate_workers do
     for {_id, %{status: :active} = info} = entry <- list_all_workers(),
@@ -255,11 +254,11 @@ defmodule Snakepit.Pool.ProcessRegistry do
         do: entry
   end
 
-  @doc "Forgets workers whose process is gone. Gives how many."
+  @doc "Deletes the entries of workers whose process is gone. Returns how many."
   @spec cleanup_dead_workers() :: non_neg_integer()
   def cleanup_dead_workers, do: GenServer.call(__MODULE__, :cleanup_dead_workers, 30_000)
 
-  @doc "Forgets reservations that have come to nothing. Gives how many."
+  @doc "Deletes reservations that were abandoned. Returns how many."
   @spec sweep_reservations(non_neg_integer()) :: non_neg_integer()
   def sweep_reservations(older_than_ms \\ Server.reservation_limit_ms())
       when is_integer(older_than_ms),

@@ -237,7 +237,7 @@ defmodule Snakepit.Pool.Server do
     end
   end
 
-  # Gives idle workers to waiting callers.
+  # Lends idle workers to waiting callers.
   defp serve(state) do
     with {{:value, number}, idle} <- :queue.out(state.idle),
          {monitor, from, callers} <- Callers.next(state.callers) do
@@ -317,7 +317,7 @@ defmodule Snakepit.Pool.Server do
     start(%{state | ids: Map.put(state.ids, slot.id, number)}, slot)
   end
 
-  # Whoever is idle is in the queue once, and nobody else is.
+  # The queue has every idle worker once, and no other.
   defp put_slot(state, slot) do
     was_idle? = match?(%Slot{state: :idle}, state.slots[slot.number])
     leaves? = was_idle? and slot.state not in [:idle, :busy]

@@ -30,13 +30,13 @@ defmodule Snakepit.Pool.Slot do
 
   @type t :: %__MODULE__{state: :starting | :idle | :busy | :waiting | :stopping}
 
-  @doc "There is a process, known by its worker."
+  @doc "Notes that the slot has a process, known by its worker."
   def occupied(%__MODULE__{} = slot, pid), do: %{slot | pid: pid, monitor: Process.monitor(pid)}
 
-  @doc "The worker can be used."
+  @doc "Notes that the worker can be used."
   def ready(%__MODULE__{} = slot, now), do: %{slot | state: :idle, ready_at: now}
 
-  @doc "The worker is gone, and was not meant to be."
+  @doc "Notes that the worker has ended unexpectedly."
   def failed(%__MODULE__{} = slot, error, now) do
     stable? = slot.ready_at != nil and now - slot.ready_at >= @stable_ms
 
@@ -48,7 +48,7 @@ defmodule Snakepit.Pool.Slot do
     }
   end
 
-  @doc "Nobody is there any more."
+  @doc "Empties the slot."
   def vacant(%__MODULE__{} = slot) do
     %{
       slot
@@ -62,7 +62,7 @@ defmodule Snakepit.Pool.Slot do
     }
   end
 
-  @doc "How long to wait before the next attempt. The first is free, while the budget lasts."
+  @doc "Returns how long to wait before the next attempt. The first one is immediate while the budget lasts."
   def delay(%__MODULE__{failures: failures}, budget?) do
     cond do
       budget? and failures <= 1 -> 0

@@ -9,7 +9,7 @@ defmodule Snakepit.Worker.News do
   alias Snakepit.Worker.Exit
   alias Snakepit.Output.Tail
 
-  @doc "Its process runs and is ready."
+  @doc "Reports that a worker's process runs and is ready."
   def started(worker) do
     Telemetry.execute(
       [:snakepit, :process, :started],
@@ -22,7 +22,7 @@ defmodule Snakepit.Worker.News do
     )
   end
 
-  @doc "Its process was lost with the guardian, and another runs in its place and is ready."
+  @doc "Reports that a worker's process was lost with the guardian, and that another is ready in its place."
   def restarted(worker, lost, duration_ms) do
     Logger.warning(
       "Snakepit worker #{worker.options.id} has lost its OS process #{lost.child.os_pid} with the " <>
@@ -41,7 +41,7 @@ defmodule Snakepit.Worker.News do
     )
   end
 
-  @doc "Its process was lost with the guardian, and cannot be started again."
+  @doc "Reports that a worker's process was lost with the guardian, and cannot be started again."
   def not_restarted(worker, error) do
     Logger.error(
       "Snakepit worker #{worker.options.id} has lost its OS process #{worker.child.os_pid} with the " <>
@@ -49,7 +49,7 @@ defmodule Snakepit.Worker.News do
     )
   end
 
-  @doc "Its process is gone, with everything that it had started."
+  @doc "Reports that a worker's process is gone, with everything that it had started."
   def ended(worker, reason, tail) do
     exit = with {exit, _tail} <- worker.exit, do: exit
     uptime = System.monotonic_time(:millisecond) - worker.started_at
@@ -82,12 +82,12 @@ defmodule Snakepit.Worker.News do
       match?({%{asked: true}, _tail}, worker.exit) -> Logger.debug(message)
       not Exit.orderly?(reason) -> Logger.error(message)
       worker.tree_gone? -> Logger.debug(message)
-      # Asked to go, it went.
+      # An expected exit: no log.
       true -> :ok
     end
   end
 
-  @doc "Whether `ended/3` has told everything that there is to tell about the end of a worker."
+  @doc "Returns whether `ended/3` has logged all that is known of the end of a worker."
   def told?({kind, _}) when kind in [:exit_status, :exit_signal, :survivors], do: true
 
   def told?(reason)
@@ -103,7 +103,7 @@ defmodule Snakepit.Worker.News do
   def told?(%Error{}), do: true
   def told?(_reason), do: false
 
-  @doc "How it ended, for people."
+  @doc "Describes how a process ended, for people."
   def describe(_exit, :heartbeat_timeout), do: "gave no heartbeats and was ended"
   def describe(_exit, :guardian_down), do: "was lost with the guardian"
 
@@ -126,7 +126,7 @@ defmodule Snakepit.Worker.News do
   def describe(nil, {:shutdown, %Error{detail: detail}}), do: "ended: #{detail}"
   def describe(nil, reason), do: "ended: #{inspect(reason)}"
 
-  @doc "It has cleaned up after its process."
+  @doc "Reports that a worker has cleaned up after its process."
   def cleaned_up(worker, method, answer, begun) do
     with {:error, error} <- answer do
       Logger.error("Snakepit worker #{worker.options.id}: #{Exception.message(error)}")

@@ -191,7 +191,11 @@ defmodule Snakepit.Pool.ProcessRegistry.Server do
 
   # Its entry stays. The auditor comes by again and again.
   defp give_up(error, state) do
-    Logger.error("Snakepit: a worker's owner is gone, but #{Exception.message(error)}")
+    Logger.error(
+      "Snakepit: a worker's owner is gone, but its process is not: #{Exception.message(error)}; " <>
+        "the auditor tries again"
+    )
+
     state
   end
 

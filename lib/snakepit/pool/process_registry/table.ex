@@ -16,7 +16,7 @@ defmodule Snakepit.Pool.ProcessRegistry.Table do
   @patience_ms 10_000
   @pause_ms 10
 
-  @doc "Makes the table, with those that are known from before."
+  @doc "Creates the table, with the workers that the ledger knows."
   def new(infos) do
     options = [:named_table, :public, :set, read_concurrency: true, write_concurrency: true]
     :ets.new(@new, options)
@@ -28,24 +28,24 @@ defmodule Snakepit.Pool.ProcessRegistry.Table do
     :ets.rename(filling, @table)
   end
 
-  @doc "Puts one there, if nobody has its id. Gives whether."
+  @doc "Inserts an entry if its id is free. Returns whether it was."
   def claim(info), do: :ets.insert_new(@table, entry(info))
 
-  @doc "Puts one there, with a gate that nobody has passed."
+  @doc "Inserts an entry with a new gate."
   def put(info), do: :ets.insert(@table, entry(info))
 
   def delete(worker_id), do: :ets.delete(@table, worker_id)
 
   @doc """
-  Says whose owner is to be watched. Not by a message: to wake another process takes longer than all
-  else that a registration does, at the very moment at which the new OS process needs the processor.
+  Notes a worker whose owner is to be monitored. This is no message, because waking another process takes longer than
+  the rest of a registration, at the moment at which the new OS process needs the processor.
   """
   def note_new(worker_id, owner), do: :ets.insert(@new, {worker_id, owner})
 
-  @doc "Takes it back. Gives whether nobody had asked for it yet."
+  @doc "Takes the note back. Returns whether it was still there."
   def drop_new(worker_id), do: :ets.take(@new, worker_id) != []
 
-  @doc "Those of whom this was said, once, as ids and owners."
+  @doc "Takes all notes of workers whose owners are not monitored yet, as ids and owners."
   def take_new do
     for new <- :ets.tab2list(@new) do
       :ets.delete_object(@new, new)
@@ -63,9 +63,8 @@ defmodule Snakepit.Pool.ProcessRegistry.Table do
   def all, do: for({_id, info, _gate} <- :ets.tab2list(@table), do: info)
 
   @doc """
-  Calls the function, again and again while the registry is being started again: a guardian that is lost
-  takes the registry along, and this table, and both are back in a moment. Not for those whom that start
-  waits for.
+  Calls the function, and calls it again while the registry is being restarted: the loss of a guardian ends the registry
+  and this table too, and both are back in a moment. A process that this restart waits for must not call it.
   """
   def await(fun, patience_ms \\ @patience_ms) do
     fun.()
@@ -77,7 +76,7 @@ defmodule Snakepit.Pool.ProcessRegistry.Table do
       receive(after: (@pause_ms -> await(fun, patience_ms - @pause_ms)))
   end
 
-  @doc "Those that were reserved before that time and are not active. Copies no others."
+  @doc "Returns the reservations that were made before that time. Copies no other entries."
   def reserved_before(limit_ms) do
     pattern = {:_, %{status: :reserved, since_ms: :"$1"}, :_}
 
@@ -85,13 +84,13 @@ defmodule Snakepit.Pool.ProcessRegistry.Table do
         do: info
   end
 
-  @doc "Whoever gets `true` has the reservation, to activate or to forget it."
+  @doc "Takes a reservation. The one caller that gets `true` may activate or delete it."
   def take_reservation(worker_id) do
     gates = for {_id, _info, gate} <- :ets.lookup(@table, worker_id), do: gate
     Enum.any?(gates, &(:atomics.compare_exchange(&1, 1, 0, 1) == :ok))
   end
 
-  @doc "The same for an entry that is still as it was."
+  @doc "Takes an entry in the same way, if it has not changed."
   def take(%{worker_id: worker_id} = info) do
     case :ets.lookup(@table, worker_id) do
       [{_id, ^info, gate}] -> :atomics.compare_exchange(gate, 1, 0, 1) == :ok
@@ -99,14 +98,14 @@ defmodule Snakepit.Pool.ProcessRegistry.Table do
     end
   end
 
-  @doc "Lets another take it. One that is gone by now stays away."
+  @doc "Lets another caller take the entry. Does nothing if it is gone."
   def reopen(worker_id), do: :ets.update_element(@table, worker_id, {3, gate()})
 
-  @doc "Whether the process of a worker is gone. In doubt it is there."
+  @doc "Returns whether the process of a worker is gone; `false` in doubt."
   def gone?(%{identity: nil}), do: true
   def gone?(%{identity: identity}), do: Native.process_alive(identity) == {:ok, false}
 
   defp entry(info), do: {info.worker_id, info, gate()}
-  # Whoever makes the 0 a 1 has passed it.
+  # The caller that changes the 0 to a 1 has passed the gate.
   defp gate, do: :atomics.new(1, [])
 end
