@@ -203,6 +203,16 @@ defmodule Snakepit.ResourcesTest do
     """
 
     # So that all of its code is there, for which it needs descriptors too.
+    load = """
+    for application <- [:elixir, :snakepit] do
+      {:ok, modules} = :application.get_key(application, :modules)
+      Enum.each(modules, &Code.ensure_loaded/1)
+    end
+
+    :ok
+    """
+
+    assert Beam.run(beam, load) == :ok
     assert Beam.run(beam, attempt) == :ok
     open = length(File.ls!("/proc/#{beam.os_pid}/fd"))
 

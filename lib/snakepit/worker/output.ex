@@ -77,6 +77,10 @@ defmodule Snakepit.Worker.Output do
   defp lines(:pipe, _options), do: nil
 
   @doc "Takes what has come, hands it on, and asks for more. Returns the packets in it."
+  # Order: after a fault nothing is an answer any more. What follows a line that is too long is its end.
+  def take(%__MODULE__{fault: fault} = output, data) when fault != nil,
+    do: {[], output |> keep(data) |> next()}
+
   def take(%__MODULE__{} = output, data) do
     {packets, output} = output |> keep(data) |> cut(data)
     {packets, packets |> Enum.reduce(output, &deliver(&2, &1)) |> next()}

@@ -157,6 +157,23 @@ defmodule Snakepit.Worker.OutputTest do
     end
   end
 
+  test "what follows a line beyond :max_packet is no answer either" do
+    # In two writes, so that its end may come by itself.
+    script =
+      "import sys\nw = sys.stdout.write\nfor line in sys.stdin:\n w('x' * 1000)\n" <>
+        " sys.stdout.flush()\n w('\\n')\n sys.stdout.flush()\n"
+
+    for _ <- 1..10 do
+      options = [cmd: ["python3", "-c", script], stdio: :pipe, packet: :line, max_packet: 1000]
+      {:ok, worker} = Worker.start_link(options)
+
+      capture_log(fn ->
+        assert {:error, %Error{reason: :worker_down}} = Worker.request(worker, "go\n")
+        assert_receive {:EXIT, ^worker, :max_packet}, 20_000
+      end)
+    end
+  end
+
   test "an answer that never comes is not replaced by the next one" do
     # Answers every line but "lost".
     script = "while read a; do [ $a = lost ] || echo $a; done"
