@@ -104,6 +104,11 @@ defmodule Snakepit.Launch do
   # It was the child of a guardian that died before the release, and this one does not know it.
   defp passes?(%Error{operation: :release, reason: :esrch}, _id), do: true
 
+  # The guardian has not yet received the descriptors that others have passed to it.
+  defp passes?(%Error{operation: :connect, reason: reason}, _id)
+       when reason in [:eagain, :etoomanyrefs],
+       do: true
+
   # The connection was made to the socket of a guardian that died.
   defp passes?(%Error{step: :stdio, reason: :enotconn}, _id), do: true
 

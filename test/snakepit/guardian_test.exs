@@ -223,6 +223,19 @@ defmodule Snakepit.GuardianTest do
     assert answers == [error, error]
     assert Guardian.Server.listener(nil) == nil
 
+    # Pipes go over a connection of their own, and need a guardian as well.
+    :persistent_term.erase(key)
+    answer = Guardian.connect_pipes(false)
+    :persistent_term.put(key, door)
+    assert answer == error
+    channel = {Guardian.Server, :channel, Snakepit.run_id()}
+    opened = :persistent_term.get(channel)
+    :persistent_term.put(channel, {:error, {:emfile, nil}})
+    answer = Guardian.connect_pipes(true)
+    :persistent_term.put(channel, opened)
+    assert answer == {:error, %Error{operation: :connect, reason: :emfile}}
+    assert Guardian.Server.channel(nil) == {:error, {:closed, nil}}
+
     # Who tries again and again does not collect what did not work.
     assert :socket.which_sockets(self()) == []
     assert Enum.filter(elem(Process.info(self(), :links), 1), &is_port/1) == []

@@ -95,6 +95,16 @@ defmodule Snakepit.PipeTest do
     refute_received _message
   end
 
+  test "a guardian that is stopped, and takes no descriptors, holds callers up and loses none" do
+    guardian = Guardian.os_pid()
+    {_output, 0} = System.cmd("kill", ["-STOP", "#{guardian}"])
+    # More than its socket holds.
+    tasks = for n <- 1..600, do: Task.async(fn -> Snakepit.cmd("echo", ["#{n}"]) end)
+    {_output, 0} = System.cmd("kill", ["-CONT", "#{guardian}"])
+    expected = for n <- 1..600, do: {"#{n}\n", 0}
+    assert Task.await_many(tasks, 60_000) == expected
+  end
+
   test "a caller that is killed takes its pipes and its program along" do
     before = descriptors()
     input = :binary.copy("x", 1_000_000)
