@@ -20,12 +20,27 @@ pub struct Spawned {
 }
 
 impl Spawned {
+    /// With its arguments in `/proc`, and its environment if `command` sets any of it.
     #[track_caller]
     pub fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        Self { child, input, output }
+        let spawned = Self { child, input, output };
+        let sets_environment = command.get_envs().any(|(_, value)| value.is_some());
+        // Order: `spawn` returns within the child's `execve`, when the old memory is gone and the kernel has not
+        // yet laid out the new arguments and environment. `/proc` shows both as empty then.
+        eventually("its arguments and environment are there", || {
+            !spawned.lives()
+                || spawned.shows("cmdline") && (!sets_environment || spawned.shows("environ"))
+        });
+        spawned
+    }
+
+    /// Whether there is something in this file of `/proc`, or it may not be read.
+    fn shows(&self, file: &str) -> bool {
+        std::fs::read(format!("/proc/{}/{file}", self.raw()))
+            .map_or(true, |bytes| !bytes.is_empty())
     }
 
     /// One that does nothing and ends when asked.
