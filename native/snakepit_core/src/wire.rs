@@ -9,16 +9,16 @@
 //! ```text
 //! guardian                                   BEAM
 //!   Ready  { id, pid, identity }  ────────▶  forked ahead, waiting at the gate
+//!                                            … the identity goes into the ledger …
 //!                                 ◀────────  Spawn   { id, what to run }
-//!                                            … the pid goes into the ledger …
-//!                                 ◀────────  Release { id }
+//!                                 ◀────────  Release { id }, unless Spawn says so
 //!   Started { id } or Failed      ────────▶
 //!   Exited  { id, how }           ────────▶  reaped
 //!   TreeGone { id, killed }       ────────▶  nothing that it started is left
 //! ```
 //!
-//! Children are forked before they are asked for, so the pid is known first, and `Spawn` and
-//! `Release` need no answer in between.
+//! Children are forked and recorded before they are asked for, so `Spawn` and `Release` need no answer in
+//! between, and may be one frame.
 
 use std::io::Cursor;
 
@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 /// Changes with every change of a type in this file.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 5;
 
 /// What a connection to the guardian's listener begins with if descriptors are passed over it, where others have
 /// the token of the child that they are for.
@@ -126,6 +126,8 @@ pub struct Spawn {
     pub worker_id: String,
     /// Program and arguments.
     pub arguments: Vec<ByteBuf>,
+    /// What the program finds in the place of its own name, if it is not that.
+    pub arg0: Option<ByteBuf>,
     /// Whether to start from the environment that the BEAM had when it started the guardian.
     pub inherit: bool,
     /// Variables to set, as `NAME=value`, markers included.
@@ -154,6 +156,8 @@ pub struct Spawn {
     pub oom_score_adj: Option<i32>,
     /// How it is ended when nobody says otherwise.
     pub stop: StopPolicy,
+    /// Whether the gate is opened at once, without a `Release`.
+    pub release: bool,
 }
 
 /// How a tree is ended: on the death of the BEAM, with all others, and when its leader has ended by
@@ -188,21 +192,64 @@ pub enum KillMode {
 }
 
 /// Where a child's standard streams lead.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Stdio {
-    /// Input from nowhere, output to a bounded memory in the guardian.
+    /// Each to a place of its own.
+    Streams {
+        /// Standard input.
+        input: Input,
+        /// Standard output.
+        output: Output,
+        /// Standard error.
+        error: Output,
+        /// With which the descriptors of those that are `Passed` came, in the order of the fields here; or a
+        /// connection that is all of them.
+        token: Option<ByteBuf>,
+    },
+    /// All three to the terminal that came with this token. It becomes the child's controlling terminal.
+    Terminal(ByteBuf),
+}
+
+impl Default for Stdio {
+    fn default() -> Self {
+        let (input, output, error) = Default::default();
+        Self::Streams { input, output, error, token: None }
+    }
+}
+
+/// Where a child's standard input comes from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub enum Input {
+    /// From nowhere.
     #[default]
-    Tail,
-    /// To and from nowhere.
     Null,
     /// The BEAM's own.
     Inherit,
-    /// Output appended to a file.
-    File(ByteBuf),
-    /// Input and output over the connection with this token; errors to the tail.
-    Pipe(ByteBuf),
-    /// Input, output and errors over the connection with this token.
-    Stream(ByteBuf),
+    /// A descriptor of the BEAM's.
+    Passed,
+}
+
+/// Where a child's standard output, or its standard error, leads.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub enum Output {
+    /// To a bounded memory in the guardian, the same one for both.
+    #[default]
+    Tail,
+    /// To nowhere.
+    Null,
+    /// The BEAM's own.
+    Inherit,
+    /// A descriptor of the BEAM's.
+    Passed,
+    /// Of errors: to where the output leads.
+    Merged,
+    /// To the end of a file.
+    File {
+        /// Its path.
+        path: ByteBuf,
+        /// Whether what is in it is deleted first.
+        truncate: bool,
+    },
 }
 
 /// Whom a signal is for.
@@ -415,7 +462,7 @@ mod tests {
             id: 7,
             worker_id: "w".into(),
             arguments: vec![ByteBuf::from(b"a\xff".to_vec())],
-            stdio: Stdio::File(ByteBuf::from(b"/x".to_vec())),
+            stdio: Stdio::Terminal(ByteBuf::from(b"/x".to_vec())),
             limits: vec![(7, 1, u64::MAX)],
             ..Spawn::default()
         };

@@ -6,8 +6,8 @@ use proptest::option;
 use proptest::prelude::*;
 use serde_bytes::ByteBuf;
 use snakepit_core::wire::{
-    Event, Exit, Hello, KillMode, Request, Scope, Spawn, Stdio, Step, StopPolicy, VERSION, decode,
-    encode,
+    Event, Exit, Hello, Input, KillMode, Output, Request, Scope, Spawn, Stdio, Step, StopPolicy,
+    VERSION, decode, encode,
 };
 
 mod checks;
@@ -17,13 +17,22 @@ fn bytes() -> impl Strategy<Value = ByteBuf> {
 }
 
 fn stdio() -> impl Strategy<Value = Stdio> {
+    let inputs = [Input::Null, Input::Inherit, Input::Passed];
+    let input = prop::sample::select(inputs.to_vec());
     prop_oneof![
-        Just(Stdio::Tail),
-        Just(Stdio::Null),
-        Just(Stdio::Inherit),
-        bytes().prop_map(Stdio::File),
-        bytes().prop_map(Stdio::Pipe),
-        bytes().prop_map(Stdio::Stream),
+        (input, output(), output(), option::of(bytes())).prop_map(
+            |(input, output, error, token)| Stdio::Streams { input, output, error, token }
+        ),
+        bytes().prop_map(Stdio::Terminal),
+    ]
+}
+
+fn output() -> impl Strategy<Value = Output> {
+    let plain = [Output::Tail, Output::Null, Output::Inherit, Output::Passed, Output::Merged];
+    let file = (bytes(), any::<bool>());
+    prop_oneof![
+        prop::sample::select(plain.to_vec()),
+        file.prop_map(|(path, truncate)| Output::File { path, truncate }),
     ]
 }
 
@@ -37,10 +46,12 @@ fn spawn() -> impl Strategy<Value = Spawn> {
     let what = (any::<u64>(), ".*", vec(bytes(), 0..4), any::<bool>(), vec(bytes(), 0..4));
     let place = (option::of(bytes()), option::of(any::<u32>()), stdio(), option::of(bytes()));
     let user = (option::of(any::<u32>()), option::of(vec(any::<u32>(), 0..4)));
-    let limits = (vec(any::<(u32, u64, u64)>(), 0..3), option::of(any::<i32>()), policy());
+    let limits =
+        (vec(any::<(u32, u64, u64)>(), 0..3), option::of(any::<i32>()), policy(), any::<bool>());
     (what, place, user, limits).prop_map(|(what, place, user, limits)| Spawn {
         id: what.0,
         worker_id: what.1,
+        arg0: what.2.first().cloned(),
         arguments: what.2,
         inherit: what.3,
         set: what.4.clone(),
@@ -56,6 +67,7 @@ fn spawn() -> impl Strategy<Value = Spawn> {
         limits: limits.0,
         oom_score_adj: limits.1,
         stop: limits.2,
+        release: limits.3,
     })
 }
 

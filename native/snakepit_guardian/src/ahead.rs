@@ -1,4 +1,7 @@
 //! Children forked ahead, so that the next one asked for is there already.
+//!
+//! A few of them wait while nothing happens. While one after the other is taken, more do: each batch delays the
+//! next start, and so does its entry in the ledger, so fewer and larger ones are better for most.
 
 use std::time::Duration;
 
@@ -6,6 +9,12 @@ use crate::event::Time;
 
 /// How long no child is asked for before those that wait are topped up.
 const QUIET: Duration = Duration::from_millis(10);
+/// After how long the children that a busy time has left waiting are discarded.
+const IDLE: Duration = Duration::from_secs(1);
+/// How soon half of those that wait are used up in a busy time.
+const HURRY: Duration = Duration::from_millis(50);
+/// How many times as many wait in a busy time, at most.
+const GROWTH: usize = 4;
 /// How long after a failure none is forked ahead.
 const REST: Duration = Duration::from_secs(1);
 /// The most in one batch: children that were released meanwhile are served in between.
@@ -14,6 +23,8 @@ pub const BATCH: usize = 16;
 /// How many children are to wait at the gate, and when.
 #[derive(Debug)]
 pub struct Ahead {
+    /// How many wait while nothing happens, and how many do now.
+    least: usize,
     target: usize,
     /// Children that the BEAM asked for beyond those kept ahead.
     wanted: u32,
@@ -21,6 +32,10 @@ pub struct Ahead {
     rest_until: Option<Time>,
     /// When the children that wait are topped up.
     refill_at: Option<Time>,
+    /// When half of them were used up.
+    used_up_at: Option<Time>,
+    /// When those are discarded that are too many, if none is taken until then.
+    shrink_at: Option<Time>,
     /// The error of the last fork that failed, until there are as many children as there should be.
     failing: Option<i32>,
 }
@@ -28,8 +43,17 @@ pub struct Ahead {
 impl Ahead {
     /// Keeps `target` children waiting.
     pub fn new(target: u32) -> Self {
-        let (rest_until, refill_at, failing) = (None, None, None);
-        Self { target: target as usize, wanted: 0, rest_until, refill_at, failing }
+        let target = target as usize;
+        Self {
+            least: target,
+            target,
+            wanted: 0,
+            rest_until: None,
+            refill_at: None,
+            used_up_at: None,
+            shrink_at: None,
+            failing: None,
+        }
     }
 
     /// Adds children that the BEAM asks for.
@@ -38,8 +62,18 @@ impl Ahead {
     }
 
     /// Starts the quiet time anew: a child was taken.
-    pub fn postpone_refill(&mut self) {
+    pub fn taken(&mut self, now: Time) {
         self.refill_at = None;
+        self.shrink_at = (self.target > self.least).then_some(now + IDLE);
+    }
+
+    /// Returns how many of the children that wait are to be discarded: the busy time is over.
+    pub fn surplus(&mut self, now: Time, waiting: usize) -> usize {
+        if self.shrink_at.is_none_or(|at| at > now) {
+            return 0;
+        }
+        (self.target, self.shrink_at, self.used_up_at) = (self.least, None, None);
+        waiting.saturating_sub(self.least)
     }
 
     /// Pauses after a fork that has failed. What failed a moment ago would fail again; and where it fails after
@@ -57,9 +91,9 @@ impl Ahead {
         waiting >= self.target.max(1) && self.failing.take().is_some()
     }
 
-    /// Returns when to ask again for [`Ahead::batch`], if it is not at once.
+    /// Returns when to ask again for [`Ahead::batch`] and [`Ahead::surplus`], if it is not at once.
     pub fn deadline(&self) -> Option<Time> {
-        self.refill_at
+        [self.refill_at, self.shrink_at].into_iter().flatten().min()
     }
 
     /// Returns whether the BEAM waits for a fork.
@@ -70,29 +104,45 @@ impl Ahead {
     /// Returns, for each child to fork now, whether the BEAM waits for it. `waiting` and `released` are the
     /// children at the gate and those on their way from there to their program.
     pub fn batch(&mut self, now: Time, waiting: usize, released: usize) -> Vec<bool> {
-        if self.wanted == 0 && !self.refill_is_due(now, waiting, released) {
-            return Vec::new();
-        }
+        let due = self.refill_is_due(now, waiting, released);
+        let target = match due {
+            Some(target) => target,
+            None if self.wanted == 0 => return Vec::new(),
+            None if self.is_resting(now) => 0,
+            None => self.target,
+        };
         self.refill_at = None;
-        let target = if self.is_resting(now) { 0 } else { self.target };
         let count = (target.saturating_sub(waiting) + self.wanted as usize).min(BATCH);
         let asked = count.min(self.wanted as usize);
         self.wanted -= u32::try_from(asked).unwrap_or(self.wanted);
         (0..count).map(|index| index < asked).collect()
     }
 
-    /// Returns whether to top up: when it is quiet, or when half of them are used up. A fork costs the guardian
-    /// a copy of each page that it writes to next, which the forks of a batch share; and it takes processor
-    /// time from a child that is on its way to its program.
-    fn refill_is_due(&mut self, now: Time, waiting: usize, released: usize) -> bool {
-        if waiting >= self.target || self.is_resting(now) {
+    /// Returns up to how many to top up, if it is time to: when it is quiet, or when half of them are used up. A
+    /// fork costs the guardian a copy of each page that it writes to next, which the forks of a batch share; and
+    /// it takes processor time from a child that is on its way to its program.
+    fn refill_is_due(&mut self, now: Time, waiting: usize, released: usize) -> Option<usize> {
+        if self.is_resting(now) {
             self.refill_at = None;
-            return false;
+            return None;
         }
         if waiting <= self.target / 2 && released == 0 {
-            return true;
+            self.grow(now);
+            return Some(self.target);
         }
-        *self.refill_at.get_or_insert(now + QUIET) <= now
+        if waiting >= self.least {
+            self.refill_at = None;
+            return None;
+        }
+        (*self.refill_at.get_or_insert(now + QUIET) <= now).then_some(self.least)
+    }
+
+    fn grow(&mut self, now: Time) {
+        if self.used_up_at.is_some_and(|at| now < at + HURRY) {
+            self.target = (2 * self.target).min(GROWTH * self.least);
+            self.shrink_at = Some(now + IDLE);
+        }
+        self.used_up_at = Some(now);
     }
 
     fn is_resting(&self, now: Time) -> bool {
@@ -125,6 +175,30 @@ mod tests {
         assert_eq!(ahead.batch(MS + QUIET, 7, 0).len(), 1);
         assert!(ahead.batch(MS, 4, 1).is_empty(), "while one is on its way to its program");
         assert_eq!(ahead.batch(MS, 4, 0).len(), 4);
+    }
+
+    #[test]
+    fn more_wait_in_a_busy_time_and_no_more_than_before_when_it_is_over() {
+        let mut ahead = Ahead::new(8);
+        assert_eq!(ahead.batch(MS, 4, 0).len(), 4);
+        assert_eq!(ahead.batch(2 * MS, 4, 0).len(), 12);
+        assert_eq!(ahead.batch(3 * MS, 8, 0).len(), BATCH);
+        assert_eq!(ahead.batch(4 * MS, 16, 0).len(), BATCH, "no more than four times as many");
+        ahead.taken(5 * MS);
+        assert_eq!(ahead.surplus(6 * MS, 32), 0);
+        assert_eq!(ahead.deadline(), Some(5 * MS + IDLE));
+        assert_eq!(ahead.surplus(5 * MS + IDLE, 32), 24);
+        assert_eq!(ahead.surplus(6 * MS + IDLE, 8), 0);
+        assert_eq!(ahead.batch(7 * MS + IDLE, 4, 0).len(), 4, "as before");
+    }
+
+    #[test]
+    fn half_of_them_used_up_now_and_then_is_no_busy_time() {
+        let mut ahead = Ahead::new(8);
+        for time in 1..10 {
+            assert_eq!(ahead.batch(time * HURRY, 4, 0).len(), 4);
+        }
+        assert_eq!(ahead.deadline(), None);
     }
 
     #[test]

@@ -195,6 +195,13 @@ impl Children {
         self.by_id.iter().filter(|(_, child)| condition(child)).map(|(id, _)| *id).collect()
     }
 
+    /// Returns the ids of so many children that wait for the BEAM.
+    pub fn waiting(&self, count: usize) -> Vec<u64> {
+        let mut ids = self.ids(|child| matches!(child.state, ChildState::Ready));
+        ids.truncate(count);
+        ids
+    }
+
     /// Returns the pids of all children.
     pub fn pids(&self) -> impl Iterator<Item = i32> {
         self.by_pid.keys().copied()

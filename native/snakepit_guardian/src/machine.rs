@@ -126,6 +126,10 @@ impl Machine {
         if self.beam_is_gone() {
             return;
         }
+        let surplus = self.ahead.surplus(now, self.children.counts().waiting);
+        for id in self.children.waiting(surplus) {
+            self.fail(id, Step::Fork, libc::ESRCH);
+        }
         let counts = self.children.counts();
         if self.ahead.recovered(counts.waiting) {
             warn!("can fork again");
@@ -223,19 +227,25 @@ impl Machine {
             Request::Hello(_) => warn!("the BEAM sent a second Hello; it is ignored"),
             Request::Fork { count } => self.ahead.want(count),
             Request::Spawn(spawn) => {
-                self.ahead.postpone_refill();
+                self.ahead.taken(now);
                 let id = spawn.id;
-                if !matches!(
-                    self.children.get(id).map(|child| &child.state),
-                    Some(ChildState::Ready)
-                ) {
-                    warn!(id, "Spawn for a child that does not wait for it; it is ignored");
-                    return;
+                match self.children.get(id).map(|child| &child.state) {
+                    Some(ChildState::Ready) => {}
+                    // It has ended at the gate, and the BEAM has not heard of that yet.
+                    None | Some(ChildState::Discarded) => return,
+                    Some(_) => {
+                        warn!(id, "Spawn for a child that does not wait for it; it is ignored");
+                        return;
+                    }
                 }
                 let (worker_id, policy) = (spawn.worker_id.as_str().into(), spawn.stop);
+                let release = spawn.release;
                 self.children
                     .set(id, ChildState::Assigned(Box::new(Assignment { worker_id, policy })));
                 self.out.push(Action::Pack(spawn));
+                if release {
+                    self.release(id);
+                }
             }
             Request::Release { id } => self.release(id),
             Request::Stop { id, signal, grace_ms } => {

@@ -6,6 +6,7 @@
 //! | `ledger` | the files of a run |
 //! | `directory` | the data directory |
 //! | `pipe` | pipes to and from programs |
+//! | `terminal` | terminals of programs, and the one of this BEAM |
 //! | `self_test` | what this place allows |
 //!
 //! `terms`, `ledger_terms` and `wire_terms` encode and decode.
@@ -21,6 +22,7 @@ mod ledger;
 mod ledger_terms;
 mod pipe;
 mod self_test;
+mod terminal;
 mod terms;
 mod wire_terms;
 

@@ -16,7 +16,8 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendmsg, socket,
 };
-use nix::unistd::{read, write};
+use nix::sys::termios::{SetArg, Termios, tcsetattr};
+use nix::unistd::{getpgrp, read, tcgetpgrp, write};
 use rustler::sys::{
     ERL_NIF_SELECT_READ, ERL_NIF_SELECT_STOP, ERL_NIF_SELECT_WRITE, ErlNifEnv, ErlNifEvent,
     ErlNifMonitor, ErlNifPid, ErlNifResourceFlags, ErlNifResourceType, ErlNifResourceTypeInit,
@@ -38,6 +39,12 @@ const MAX_READ: usize = 65_536;
 /// What one call writes at the most: a pipe holds no more.
 const MAX_WRITE: usize = 65_536;
 
+/// A guardian that is gone must not end the BEAM, which ignores SIGPIPE wherever there is no such flag.
+#[cfg(not(target_os = "macos"))]
+const NO_SIGNAL: MsgFlags = MsgFlags::MSG_NOSIGNAL;
+#[cfg(target_os = "macos")]
+const NO_SIGNAL: MsgFlags = MsgFlags::empty();
+
 static TYPE: OnceLock<usize> = OnceLock::new();
 
 /// The BEAM's end of a pipe.
@@ -50,6 +57,26 @@ struct State {
     fd: Option<OwnedFd>,
     /// Whether the runtime has ever watched it, and has to be told before it is closed.
     watched: bool,
+    /// What a terminal is set to again before it is closed.
+    before: Option<Termios>,
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.restore();
+    }
+}
+
+impl State {
+    /// Not if it is there no more, nor if a shell has taken the front: it has set its own modes, and the kernel would
+    /// stop this process.
+    fn restore(&mut self) {
+        if let (Some(fd), Some(before)) = (&self.fd, self.before.take()) {
+            if tcgetpgrp(fd) == Ok(getpgrp()) {
+                let _ = tcsetattr(fd, SetArg::TCSANOW, &before);
+            }
+        }
+    }
 }
 
 impl Pipe {
@@ -65,6 +92,7 @@ impl Pipe {
     /// `this` is the resource that contains `self`, and `env` the environment of the callback or NIF.
     unsafe fn close(&self, env: *mut ErlNifEnv, this: *const c_void) {
         let mut state = self.lock();
+        state.restore();
         let Some(fd) = state.fd.take() else { return };
         if !state.watched {
             return;
@@ -135,12 +163,20 @@ fn resource_type() -> *const ErlNifResourceType {
 }
 
 /// A term for this end of a pipe, which is closed when the calling process dies.
-fn new(env: Env<'_>, fd: OwnedFd) -> Term<'_> {
+pub fn new(env: Env<'_>, fd: OwnedFd) -> Term<'_> {
+    with_state(env, State { fd: Some(fd), watched: false, before: None })
+}
+
+/// As `new`, for a terminal that is to be as it was `before` when it is closed.
+pub fn new_restored(env: Env<'_>, fd: OwnedFd, before: Termios) -> Term<'_> {
+    with_state(env, State { fd: Some(fd), watched: false, before: Some(before) })
+}
+
+fn with_state(env: Env<'_>, state: State) -> Term<'_> {
     // SAFETY: allocated for a `Pipe`, and initialised before anybody sees it.
     unsafe {
         let this = enif_alloc_resource(resource_type(), size_of::<Pipe>());
-        let state = Mutex::new(State { fd: Some(fd), watched: false });
-        this.cast::<Pipe>().write(Pipe { state });
+        this.cast::<Pipe>().write(Pipe { state: Mutex::new(state) });
         let owner = env.pid();
         let mut monitor = std::mem::MaybeUninit::uninit();
         enif_monitor_process(env.as_c_arg(), this, owner.as_c_arg(), monitor.as_mut_ptr());
@@ -155,6 +191,14 @@ fn new(env: Env<'_>, fd: OwnedFd) -> Term<'_> {
 pub struct PipeTerm(*const c_void);
 
 impl PipeTerm {
+    /// Calls `fun` with the descriptor, which is open for as long as that takes.
+    pub fn with_fd<T>(
+        &self,
+        fun: impl FnOnce(BorrowedFd<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        fun(borrow(&self.pipe().lock())?)
+    }
+
     fn pipe(&self) -> &Pipe {
         // SAFETY: decoded from a term of this call, which keeps the resource alive.
         unsafe { &*self.0.cast::<Pipe>() }
@@ -226,34 +270,46 @@ fn new_pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
     Ok((reader, writer))
 }
 
-/// `Snakepit.Native.pipes_pass/3`: makes a pipe from a program, and one to it if there is to be input; passes
-/// the program's ends to the guardian, by this token. Never waits.
+/// Passes descriptors to the guardian, by this token.
+pub fn pass(channel: &Channel, token: &[u8], fds: &[RawFd]) -> Result<(), Errno> {
+    let message = [std::io::IoSlice::new(token)];
+    let rights = [ControlMessage::ScmRights(fds)];
+    sendmsg::<()>(channel.0.as_raw_fd(), &message, &rights, NO_SIGNAL, None)?;
+    Ok(())
+}
+
+fn term_or_nil(env: Env<'_>, fd: Option<OwnedFd>) -> Term<'_> {
+    fd.map_or_else(|| atom::nil().encode(env), |fd| new(env, fd))
+}
+
+/// `Snakepit.Native.pipes_pass/3`: makes a pipe for each of standard input, output and error that is wanted, and
+/// passes the program's ends to the guardian, in that order, by this token. Never waits.
 #[rustler::nif]
 fn pipes_pass<'a>(
     env: Env<'a>,
     channel: ResourceArc<Channel>,
     token: Binary,
-    with_input: bool,
-) -> Answer<(Term<'a>, Term<'a>)> {
-    let made = || -> Result<(Option<OwnedFd>, OwnedFd), Errno> {
-        let (output, program_output) = new_pipe()?;
-        let input = if with_input { Some(new_pipe()?) } else { None };
-        // Only these ends: a program expects to wait.
-        fcntl(&output, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        let mut passed: Vec<RawFd> = Vec::with_capacity(2);
-        if let Some((program_input, input)) = &input {
-            fcntl(input, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-            passed.push(program_input.as_raw_fd());
+    wanted: (bool, bool, bool),
+) -> Answer<(Term<'a>, Term<'a>, Term<'a>)> {
+    let made = || -> Result<[Option<OwnedFd>; 3], Errno> {
+        let mut own = [None, None, None];
+        let mut programs = Vec::with_capacity(3);
+        let wanted = [wanted.0, wanted.1, wanted.2];
+        for (stream, _) in wanted.iter().enumerate().filter(|(_, wanted)| **wanted) {
+            let (reader, writer) = new_pipe()?;
+            let (own_end, program_end) =
+                if stream == 0 { (writer, reader) } else { (reader, writer) };
+            // Only this end: a program expects to wait.
+            fcntl(&own_end, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+            own[stream] = Some(own_end);
+            programs.push(program_end);
         }
-        passed.push(program_output.as_raw_fd());
-        let message = [std::io::IoSlice::new(&token)];
-        let rights = [ControlMessage::ScmRights(&passed)];
-        sendmsg::<()>(channel.0.as_raw_fd(), &message, &rights, MsgFlags::MSG_NOSIGNAL, None)?;
-        Ok((input.map(|(_program_input, input)| input), output))
+        let fds: Vec<RawFd> = programs.iter().map(AsRawFd::as_raw_fd).collect();
+        pass(&channel, &token, &fds)?;
+        Ok(own)
     };
-    let (input, output) = made().map_err(Error::os("pipes"))?;
-    let input = input.map_or_else(|| atom::nil().encode(env), |input| new(env, input));
-    Ok((input, new(env, output)))
+    let [input, output, error] = made().map_err(Error::os("pipes"))?;
+    Ok((term_or_nil(env, input), term_or_nil(env, output), term_or_nil(env, error)))
 }
 
 fn borrow(state: &State) -> Result<BorrowedFd<'_>, Error> {
@@ -267,7 +323,8 @@ fn pipe_read<'a>(env: Env<'a>, pipe: PipeTerm, tag: Term<'a>) -> Answer<Term<'a>
     let mut state = pipe.pipe().lock();
     let mut buffer = [0_u8; MAX_READ];
     match read(borrow(&state)?, &mut buffer) {
-        Ok(0) => Ok(eof().encode(env)),
+        // Of a terminal that no program has open any more.
+        Ok(0) | Err(Errno::EIO) => Ok(eof().encode(env)),
         Ok(length) => {
             let mut data = NewBinary::new(env, length);
             data.as_mut_slice().copy_from_slice(&buffer[..length]);
@@ -293,6 +350,8 @@ fn pipe_write<'a>(env: Env<'a>, pipe: PipeTerm, data: Binary, tag: Term<'a>) -> 
             pipe.watch(env, &mut state, ERL_NIF_SELECT_WRITE, tag)?;
             Ok(again().encode(env))
         }
+        // Of a terminal that no program has open any more.
+        Err(Errno::EIO) => Err(Error::os("pipe write")(Errno::EPIPE))?,
         Err(errno) => Err(Error::os("pipe write")(errno))?,
     }
 }

@@ -5,7 +5,8 @@ use rustler::{Atom, Encoder, Env, NifMap, NifTaggedEnum, NifUnitEnum, Term};
 use serde_bytes::ByteBuf;
 use snakepit_core::Signal;
 use snakepit_core::wire::{
-    Event, Exit, Hello, KillMode, Request, Scope, Spawn, Stdio, Step, StopPolicy, VERSION,
+    Event, Exit, Hello, Input, KillMode, Output, Request, Scope, Spawn, Stdio, Step, StopPolicy,
+    VERSION,
 };
 
 use crate::terms::{Bytes, Items, SignalTerm, errno_atom, map};
@@ -52,6 +53,7 @@ pub struct SpawnTerm {
     id: u64,
     worker_id: String,
     arguments: Items<Bytes>,
+    arg0: Option<Bytes>,
     inherit: bool,
     set: Items<Bytes>,
     unset: Items<Bytes>,
@@ -66,6 +68,7 @@ pub struct SpawnTerm {
     limits: Items<(u32, u64, u64)>,
     oom_score_adj: Option<i32>,
     stop: (SignalTerm, Option<u64>, KillModeTerm),
+    release: bool,
 }
 
 #[derive(NifUnitEnum)]
@@ -98,12 +101,65 @@ impl LevelTerm {
 
 #[derive(NifTaggedEnum)]
 pub enum StdioTerm {
+    Streams(StreamsTerm),
+    Terminal(Bytes),
+}
+
+#[derive(NifMap)]
+pub struct StreamsTerm {
+    input: InputTerm,
+    output: OutputTerm,
+    error: OutputTerm,
+    token: Option<Bytes>,
+}
+
+#[derive(NifUnitEnum)]
+pub enum InputTerm {
+    Null,
+    Inherit,
+    Passed,
+}
+
+/// `:tail`, `{:file, path, truncate?}` and so on.
+#[derive(NifTaggedEnum)]
+pub enum OutputTerm {
     Tail,
     Null,
     Inherit,
-    File(Bytes),
-    Pipe(Bytes),
-    Stream(Bytes),
+    Passed,
+    Merged,
+    File(Bytes, bool),
+}
+
+impl From<StdioTerm> for Stdio {
+    fn from(term: StdioTerm) -> Self {
+        match term {
+            StdioTerm::Streams(streams) => Self::Streams {
+                input: match streams.input {
+                    InputTerm::Null => Input::Null,
+                    InputTerm::Inherit => Input::Inherit,
+                    InputTerm::Passed => Input::Passed,
+                },
+                output: streams.output.into(),
+                error: streams.error.into(),
+                token: streams.token.map(buffer),
+            },
+            StdioTerm::Terminal(token) => Self::Terminal(buffer(token)),
+        }
+    }
+}
+
+impl From<OutputTerm> for Output {
+    fn from(term: OutputTerm) -> Self {
+        match term {
+            OutputTerm::Tail => Self::Tail,
+            OutputTerm::Null => Self::Null,
+            OutputTerm::Inherit => Self::Inherit,
+            OutputTerm::Passed => Self::Passed,
+            OutputTerm::Merged => Self::Merged,
+            OutputTerm::File(path, truncate) => Self::File { path: buffer(path), truncate },
+        }
+    }
 }
 
 #[derive(NifUnitEnum)]
@@ -169,19 +225,13 @@ impl From<SpawnTerm> for Spawn {
             id: term.id,
             worker_id: term.worker_id,
             arguments: buffers(term.arguments),
+            arg0: term.arg0.map(buffer),
             inherit: term.inherit,
             set: buffers(term.set),
             unset: buffers(term.unset),
             directory: term.directory.map(buffer),
             umask: term.umask,
-            stdio: match term.stdio {
-                StdioTerm::Tail => Stdio::Tail,
-                StdioTerm::Null => Stdio::Null,
-                StdioTerm::Inherit => Stdio::Inherit,
-                StdioTerm::File(path) => Stdio::File(buffer(path)),
-                StdioTerm::Pipe(token) => Stdio::Pipe(buffer(token)),
-                StdioTerm::Stream(token) => Stdio::Stream(buffer(token)),
-            },
+            stdio: term.stdio.into(),
             lifeline: term.lifeline.map(buffer),
             uid: term.uid,
             gid: term.gid,
@@ -190,6 +240,7 @@ impl From<SpawnTerm> for Spawn {
             limits: term.limits.0,
             oom_score_adj: term.oom_score_adj,
             stop: policy(term.stop),
+            release: term.release,
         }
     }
 }

@@ -122,6 +122,10 @@ unsafe fn prepare(gate: RawFd, image: *const Header, header: &Header) {
             let score = at::<libc::c_char>(image, header.oom_score_adj);
             check(gate, Step::OomScore, write_file(c"/proc/self/oom_score_adj".as_ptr(), score));
         }
+        if header.has_terminal() {
+            // Order: before the user is another one, who may then open the terminal by its name.
+            take_terminal(gate, header.uid());
+        }
         // Order: groups before the user. Afterwards there is no right to change them.
         if header.groups != 0 {
             let groups = at::<libc::gid_t>(image, header.groups);
@@ -136,6 +140,17 @@ unsafe fn prepare(gate: RawFd, image: *const Header, header: &Header) {
         // Order: as the new user, who must be able to go there.
         if header.directory != 0 {
             check(gate, Step::Directory, libc::chdir(at(image, header.directory)));
+        }
+    }
+}
+
+/// `ioctl(TIOCSCTTY)`: standard input becomes the controlling terminal of this session, and its user's.
+unsafe fn take_terminal(gate: RawFd, uid: Option<libc::uid_t>) {
+    // SAFETY: integers only.
+    unsafe {
+        check(gate, Step::Stdio, libc::ioctl(0, libc::TIOCSCTTY, 0));
+        if let Some(uid) = uid {
+            check(gate, Step::Stdio, libc::fchown(0, uid, libc::gid_t::MAX));
         }
     }
 }

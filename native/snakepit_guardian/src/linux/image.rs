@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use snakepit_core::error::errno;
 use snakepit_core::marker;
-use snakepit_core::wire::Spawn;
+use snakepit_core::wire::{Spawn, Stdio};
 
 /// Where programs are looked for when the environment has no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
@@ -44,10 +44,11 @@ pub struct Header {
     gid: Number,
     nice: Number,
     has_lifeline: usize,
+    has_terminal: usize,
 }
 
-/// How many words a header has: nine of its own, four numbers of two, and the lifeline's.
-const HEADER_WORDS: usize = 9 + 4 * 2 + 1;
+/// How many words a header has: nine of its own, four numbers of two, and two that are 0 or 1.
+const HEADER_WORDS: usize = 9 + 4 * 2 + 2;
 const _: () = assert!(size_of::<Header>() == HEADER_WORDS * size_of::<usize>());
 
 /// 32 bits, or none.
@@ -90,6 +91,10 @@ impl Header {
 
     pub fn has_lifeline(&self) -> bool {
         self.has_lifeline != 0
+    }
+
+    pub fn has_terminal(&self) -> bool {
+        self.has_terminal != 0
     }
 
     fn as_bytes(&self) -> &[u8] {
@@ -163,8 +168,10 @@ pub fn build(spawn: &Spawn, own: &[Vec<u8>], as_file: bool) -> Result<Image, Err
     let environment = environment(spawn, own, marker.as_bytes());
     let programs = programs(program.ok_or(Errno::EINVAL)?, &environment);
     let mut layout = Layout::new();
+    let name = spawn.arg0.as_ref().or(spawn.arguments.first()).into_iter();
+    let arguments = name.chain(spawn.arguments.iter().skip(1)).map(|item| item.as_slice());
     let mut header = Header {
-        arguments: layout.pointers(spawn.arguments.iter().map(|item| item.as_slice()))?,
+        arguments: layout.pointers(arguments)?,
         environment: layout.pointers(environment.iter().copied())?,
         programs: layout.pointers(programs.iter().map(Vec::as_slice))?,
         umask: Number::new(spawn.umask),
@@ -172,6 +179,7 @@ pub fn build(spawn: &Spawn, own: &[Vec<u8>], as_file: bool) -> Result<Image, Err
         gid: Number::new(spawn.gid),
         nice: Number::new(spawn.nice.map(|nice| u32::from_ne_bytes(nice.to_ne_bytes()))),
         has_lifeline: spawn.lifeline.is_some().into(),
+        has_terminal: matches!(spawn.stdio, Stdio::Terminal(_)).into(),
         ..Header::default()
     };
     if let Some(directory) = &spawn.directory {

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::Epoll;
 use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, RecvMsg, getsockopt, recv, recvmsg, sockopt,
@@ -29,7 +30,7 @@ use snakepit_guardian::connections::{Connections, TOKEN};
 use super::shell::{CHANNEL, CONNECTION, LISTENER, Shell, add};
 
 /// Descriptors that come with one token, at the most.
-const MAX_PASSED: usize = 2;
+const MAX_PASSED: usize = 3;
 
 /// How many are checked for a closed peer when one comes: more than one, so that they get fewer.
 const CHECKED_PER_CONNECTION: usize = 2;
@@ -52,16 +53,23 @@ pub struct Listener {
 pub enum Offer {
     /// A connection, for both directions.
     Socket(UnixStream),
-    /// The program's ends of pipes: its output, and its input before that if it has one. None, if there was no
-    /// descriptor left for them.
-    Pipes(Vec<OwnedFd>),
+    /// Descriptors, as far as there was room for them.
+    Descriptors(Vec<OwnedFd>),
 }
 
 impl Offer {
+    /// Returns whether the BEAM has closed its side.
+    fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Socket(stream) => peer_closed(stream),
+            Self::Descriptors(fds) => fds.iter().all(other_end_closed),
+        }
+    }
+
     fn socket(&self) -> Option<&UnixStream> {
         match self {
             Self::Socket(stream) => Some(stream),
-            Self::Pipes(_) => None,
+            Self::Descriptors(_) => None,
         }
     }
 }
@@ -155,7 +163,8 @@ impl Listener {
                     return false;
                 }
             };
-            let offer = self.connections.accept(Offer::Pipes(fds));
+            self.drop_some_closed();
+            let offer = self.connections.accept(Offer::Descriptors(fds));
             self.connections.authenticate(offer, token);
         }
     }
@@ -175,7 +184,7 @@ impl Listener {
     fn drop_some_closed(&mut self) {
         for _ in 0..CHECKED_PER_CONNECTION {
             let Some((number, offer)) = self.connections.next_to_check() else { return };
-            if matches!(offer, Offer::Socket(stream) if peer_closed(stream)) {
+            if offer.is_abandoned() {
                 self.connections.drop_authenticated(number);
             }
         }
@@ -306,6 +315,14 @@ fn remove_with_directory(socket: &Path) {
 fn peer_closed(connection: &UnixStream) -> bool {
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
     recv(connection.as_raw_fd(), &mut [0], flags) == Ok(0)
+}
+
+/// `poll(2)`: whether nobody has the other end of this pipe or terminal any more.
+fn other_end_closed(fd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(fd.as_fd(), PollFlags::empty())];
+    let closed = PollFlags::POLLERR | PollFlags::POLLHUP;
+    poll(&mut fds, PollTimeout::ZERO).is_ok()
+        && fds[0].revents().is_some_and(|events| events.intersects(closed))
 }
 
 /// `mkdtemp(3)`: a new directory with mode 0700.

@@ -74,13 +74,17 @@ impl Shell {
 
     fn release(&mut self, id: u64) {
         let Some(resources) = self.resources.get_mut(&id) else { return };
+        // What it was to run could not be packed, and that has been said.
+        if resources.payload.is_none() {
+            return;
+        }
         // Order: the gate is watched before the child may report. Unwatched, it would run, and
         // the BEAM would never hear of it.
         let watched = match &resources.gate {
             Some(gate) => add(&self.epoll, gate.as_fd(), GATE | id),
             None => Ok(()),
         };
-        self.packed -= usize::from(resources.payload.is_some());
+        self.packed -= 1;
         if let Err(errno) = watched.and_then(|()| resources.release()) {
             self.dispatch(Event::PackFailed { id, step: Step::Descriptors, errno: errno as i32 });
         }

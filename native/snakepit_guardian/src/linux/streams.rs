@@ -1,5 +1,7 @@
 //! What a child will run, and where its streams lead.
 
+use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +13,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
 use snakepit_core::error::errno;
-use snakepit_core::wire::{Spawn, Stdio, Step};
+use snakepit_core::wire::{Input, Output, Spawn, Stdio, Step};
 
 use super::gate::Payload;
 use super::image;
@@ -55,32 +57,50 @@ impl Shell {
     /// Returns standard input, output and error, and the reading end of what the guardian keeps.
     fn streams(&mut self, stdio: &Stdio) -> Result<Streams, Errno> {
         match stdio {
-            Stdio::Tail => {
-                let (tail, output) = self.tail()?;
-                let output = Rc::new(output);
-                Ok((vec![self.null()?, output.clone(), output], Some(tail)))
+            Stdio::Streams { input, output, error, token } => {
+                let mut passed = self.passed(token.as_ref().map(|token| token.as_slice()))?;
+                let mut tail = None;
+                let input = match input {
+                    Input::Null => self.null()?,
+                    Input::Inherit => duplicate(&std::io::stdin())?,
+                    Input::Passed => passed.next()?,
+                };
+                let output = self.output(output, &std::io::stdout(), &mut passed, &mut tail)?;
+                let error = match error {
+                    Output::Merged => output.clone(),
+                    error => self.output(error, &std::io::stderr(), &mut passed, &mut tail)?,
+                };
+                Ok((vec![input, output, error], tail.map(|(tail, _writer)| tail)))
             }
-            Stdio::Null => Ok((vec![self.null()?; 3], None)),
-            Stdio::Inherit => {
-                let inherited = [
-                    duplicate(&std::io::stdin())?,
-                    duplicate(&std::io::stdout())?,
-                    duplicate(&std::io::stderr())?,
-                ];
-                Ok((inherited.map(Rc::new).into(), None))
+            Stdio::Terminal(token) => {
+                Ok((vec![self.passed(Some(token.as_slice()))?.next()?; 3], None))
             }
-            Stdio::File(path) => {
-                let output = Rc::new(append_to(Path::new(std::ffi::OsStr::from_bytes(path)))?);
-                Ok((vec![self.null()?, output.clone(), output], None))
+        }
+    }
+
+    /// Returns standard output or error; `own` is the BEAM's, and `tail` what the guardian keeps if there is
+    /// one already.
+    fn output(
+        &mut self,
+        output: &Output,
+        own: &impl AsFd,
+        passed: &mut Passed,
+        tail: &mut Option<(Tail, Rc<OwnedFd>)>,
+    ) -> Result<Rc<OwnedFd>, Errno> {
+        match output {
+            Output::Tail => {
+                let (_tail, writer) = match tail {
+                    Some(tail) => tail,
+                    None => tail.insert(self.tail()?),
+                };
+                Ok(writer.clone())
             }
-            Stdio::Pipe(token) => {
-                let (input, output) = self.offered(token)?;
-                let (tail, error) = self.tail()?;
-                Ok((vec![input, output, Rc::new(error)], Some(tail)))
-            }
-            Stdio::Stream(token) => {
-                let (input, output) = self.offered(token)?;
-                Ok((vec![input, output.clone(), output], None))
+            Output::Null => self.null(),
+            Output::Inherit => duplicate(own),
+            Output::Passed => passed.next(),
+            Output::Merged => Err(Errno::EINVAL),
+            Output::File { path, truncate } => {
+                open_file(Path::new(OsStr::from_bytes(path)), *truncate).map(Rc::new)
             }
         }
     }
@@ -96,27 +116,19 @@ impl Shell {
         Ok(null)
     }
 
-    fn tail(&self) -> Result<(Tail, OwnedFd), Errno> {
+    fn tail(&self) -> Result<(Tail, Rc<OwnedFd>), Errno> {
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
         // Only this end: a program that writes expects to wait.
         fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        Ok((Tail::new(reader, self.tail_bytes), writer))
+        Ok((Tail::new(reader, self.tail_bytes), Rc::new(writer)))
     }
 
-    /// Returns standard input and output: pipes, or one connection for both.
-    fn offered(&mut self, token: &[u8]) -> Result<(Rc<OwnedFd>, Rc<OwnedFd>), Errno> {
-        match self.offer(token)? {
-            Offer::Socket(stream) => {
-                let both = Rc::new(OwnedFd::from(stream));
-                Ok((both.clone(), both))
-            }
-            Offer::Pipes(mut fds) => {
-                // The kernel drops descriptors for which there is no room.
-                let output = Rc::new(fds.pop().ok_or(Errno::EMFILE)?);
-                let input = fds.pop().map(Rc::new);
-                Ok((input.map_or_else(|| self.null(), Ok)?, output))
-            }
-        }
+    fn passed(&mut self, token: Option<&[u8]>) -> Result<Passed, Errno> {
+        let Some(token) = token else { return Ok(Passed::Each(VecDeque::new())) };
+        Ok(match self.offer(token)? {
+            Offer::Socket(stream) => Passed::All(Rc::new(stream.into())),
+            Offer::Descriptors(fds) => Passed::Each(fds.into()),
+        })
     }
 
     /// Returns what the BEAM has offered with this token. It does so before it asks for the child, so both are
@@ -132,20 +144,39 @@ impl Shell {
     fn lifeline(&mut self, token: &[u8]) -> Result<OwnedFd, Errno> {
         match self.offer(token)? {
             Offer::Socket(stream) => Ok(stream.into()),
-            Offer::Pipes(_) => Err(Errno::ENOTSOCK),
+            Offer::Descriptors(_) => Err(Errno::ENOTSOCK),
+        }
+    }
+}
+
+/// What came with a token.
+enum Passed {
+    /// A connection, which is all streams.
+    All(Rc<OwnedFd>),
+    /// One for each stream.
+    Each(VecDeque<OwnedFd>),
+}
+
+impl Passed {
+    fn next(&mut self) -> Result<Rc<OwnedFd>, Errno> {
+        match self {
+            Self::All(connection) => Ok(connection.clone()),
+            // The kernel drops descriptors for which there is no room.
+            Self::Each(fds) => fds.pop_front().map(Rc::new).ok_or(Errno::EMFILE),
         }
     }
 }
 
 /// `open(2)` with `O_NONBLOCK`: a FIFO without a reader is an error, and does not block the guardian.
-fn append_to(path: &Path) -> Result<OwnedFd, Errno> {
+fn open_file(path: &Path, truncate: bool) -> Result<OwnedFd, Errno> {
+    let flags = if truncate { libc::O_NONBLOCK | libc::O_TRUNC } else { libc::O_NONBLOCK };
     let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(0o644).custom_flags(libc::O_NONBLOCK);
+    options.append(true).create(true).mode(0o644).custom_flags(flags);
     let file: File = options.open(path).map_err(|error| errno(&error))?;
     fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
     Ok(file.into())
 }
 
-fn duplicate(fd: &impl AsFd) -> Result<OwnedFd, Errno> {
-    fd.as_fd().try_clone_to_owned().map_err(|error| errno(&error))
+fn duplicate(fd: &impl AsFd) -> Result<Rc<OwnedFd>, Errno> {
+    fd.as_fd().try_clone_to_owned().map(Rc::new).map_err(|error| errno(&error))
 }

@@ -69,8 +69,8 @@ pub struct Kernel {
     pub children: Vec<i32>,
     /// When those that hang or refuse were last let go.
     pub let_go_at: Duration,
-    /// Those that were killed without having been asked before.
-    pub killed_unasked: Vec<i32>,
+    /// Those that were killed without having been asked before, and their trees.
+    pub killed_unasked: Vec<(i32, Option<u64>)>,
     last_pid: i32,
     last_serial: Serial,
     random: u64,
@@ -209,7 +209,7 @@ impl Kernel {
             return Ok(());
         }
         if signal == Signal::KILL && process.asked == 0 {
-            self.killed_unasked.push(pid);
+            self.killed_unasked.push((pid, process.tree));
         }
         match signal {
             Signal::KILL if process.nature.stuck => process.nature.kill_pending = true,

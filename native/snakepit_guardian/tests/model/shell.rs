@@ -157,15 +157,18 @@ impl Shell {
         self.dispatch(Event::Forked { id, asked, outcome });
     }
 
-    /// Assigns and releases a waiting child.
+    /// Assigns and releases a waiting child, in one request or in two.
     pub fn start(&mut self, mode: KillMode, nature: Nature) {
         let Some(id) = self.ready.pop() else { return };
         let stop = StopPolicy { mode, ..StopPolicy::default() };
-        let spawn = Spawn { id, worker_id: format!("w{id}"), stop, ..Spawn::default() };
+        let release = self.kernel.random(2) == 0;
+        let spawn = Spawn { id, worker_id: format!("w{id}"), stop, release, ..Spawn::default() };
         self.request(Request::Spawn(Box::new(spawn)));
         let pid = self.released.iter().find(|(_, one)| **one == id).map(|(pid, _)| *pid);
         let Some(pid) = pid.filter(|pid| self.kernel.processes.contains_key(pid)) else { return };
-        self.request(Request::Release { id });
+        if !release {
+            self.request(Request::Release { id });
+        }
         if self.machine.released(pid) == Some(id) {
             self.out.insert(id, pid);
             self.plans.insert(pid, nature);
