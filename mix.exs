@@ -47,6 +47,7 @@ defmodule Snakepit.MixProject do
       extras: [
         "README.md",
         "guides/getting-started.md",
+        "guides/switching.md",
         "guides/comparison.md",
         "guides/guarantees.md",
         "guides/internals.md",
@@ -55,6 +56,18 @@ defmodule Snakepit.MixProject do
         "CHANGELOG.md"
       ],
       assets: %{"guides" => "."},
+      # The guides name private modules, which have no page, and link to directories.
+      skip_code_autolink_to: [
+        "Snakepit.AlignedTimer",
+        "Snakepit.Launch",
+        "Snakepit.Ledger.RunDirectory",
+        "Snakepit.Ledger.Salvage",
+        "Snakepit.Options",
+        "Snakepit.Output.Lines",
+        "Snakepit.SelfTest",
+        "Snakepit.SelfTest.facts/0"
+      ],
+      skip_undefined_reference_warnings_on: ["README.md", "guides/getting-started.md"],
       groups_for_extras: [Guides: ~r"^guides/"],
       groups_for_modules: [
         "Running programs": [

@@ -5,7 +5,7 @@ defmodule Snakepit do
 
   ## Where to go from here
 
-    * `cmd/3`, `run/3`, `stream!/2` - run a program to its end
+    * `cmd/3`, `run/3`, `stream!/2`, `stream/2` - run a program to its end
     * `Snakepit.Worker` - an OS process as a part of your supervision tree
     * `Snakepit.Pool` - several workers of one kind, shared by many callers
     * `Snakepit.HeartbeatMonitor` - finds processes that hang
@@ -117,7 +117,7 @@ defmodule Snakepit do
   end
 
   @doc """
-  Runs a program to its end and returns its output and status, like `System.cmd/3`.
+  Runs a program to its end and returns its output and status, like `System.cmd/3`, all of whose options it takes.
 
       iex> Snakepit.cmd("echo", ["hello"])
       {"hello\\n", 0}
@@ -125,13 +125,23 @@ defmodule Snakepit do
       {"LOUD", 0}
       iex> Snakepit.cmd("sh", ["-c", "echo begun; sleep 60"], timeout: 100)
       {"begun\\n", :timeout}
+      iex> Snakepit.cmd("sh", ["-c", "echo begun; sleep 60"], idle_timeout: 100)
+      {"begun\\n", :idle_timeout}
+      iex> Snakepit.cmd("yes", [], max_output: 3)
+      {"y\\ny", :max_output}
+      iex> Snakepit.cmd("seq", ["3"], into: [], lines: 1024)
+      {["1", "2", "3"], 0}
+      iex> Snakepit.cmd("sh", ["-c", "echo oops >&2"], stderr: :merge)
+      {"oops\\n", 0}
+      iex> Snakepit.cmd("wc", ["-l"], input: Stream.map(1..3, &"\#{&1}\\n"))
+      {"3\\n", 0}
 
-  The second element is the exit status; `:timeout` or `:max_output` if the program was killed because of
-  that limit, with the output until then. A program that a signal has ended has a status of 128 and the
+  The second element is the exit status; `:timeout`, `:idle_timeout` or `:max_output` if the program was killed
+  because of that limit, with the output until then. A program that a signal has ended has a status of 128 and the
   number of the signal, as in a shell.
 
-  Raises `Snakepit.Error` if the program cannot be started, or is lost with the guardian; `run/3` returns
-  errors instead.
+  Raises `Snakepit.Error` if the program cannot be started, is lost with the guardian, or ends with another status
+  than `:success` allows; `run/3` returns errors instead. What an `:input` raises is raised here.
 
   Neither the program nor anything that it has started is left behind, whatever happens to the caller.
 
@@ -140,25 +150,30 @@ defmodule Snakepit do
   #{Options.docs(Cmd.schema())}
 
   When the program ends, the processes that it has left get `:stop_signal`. They get SIGKILL after
-  `:stop_timeout`, or when the `:timeout` is up.
+  `:stop_timeout`, or when the `:timeout` is up. The call returns when they are gone, also if somebody else holds
+  the program's output open.
   """
   @spec cmd(String.t(), [String.t()], keyword()) ::
-          {Collectable.t(), non_neg_integer() | :timeout | :max_output}
+          {Collectable.t(), non_neg_integer() | :timeout | :idle_timeout | :max_output}
   defdelegate cmd(program, args, opts \\ []), to: Cmd
 
   @doc """
   Runs a program to its end, as `cmd/3` does, and returns a `Snakepit.Result`: status or signal, standard output,
   standard error, duration and resource usage.
 
-      iex> {:ok, result} = Snakepit.run("sh", ["-c", "echo out; echo err >&2; exit 3"])
+      iex> {:ok, result} = Snakepit.run("sh", ["-c", "echo out; echo err >&2; exit 3"], stderr: :capture)
       iex> {result.status, result.stdout, result.stderr}
       {3, "out\\n", "err\\n"}
       iex> {:error, error} = Snakepit.run("no-such-program", [])
       iex> error.reason
       :enoent
+      iex> {:error, error} = Snakepit.run("sh", ["-c", "echo oops >&2; exit 3"], success: [0, 1])
+      iex> {error.reason, error.status, error.output}
+      {:exit_status, 3, "oops\\n"}
 
-  A program that ends with another status than 0, or by a signal, is no error here. `:timeout` and `:max_output` are
-  errors, with the end of the output. The options are those of `cmd/3`. Invalid options raise `ArgumentError`.
+  A program that ends with another status than 0, or by a signal, is no error here unless `:success` is given.
+  `:timeout`, `:idle_timeout` and `:max_output` are errors, with the end of the output. The options are those of
+  `cmd/3`. Invalid options raise `ArgumentError`, and what an `:input` raises is raised here.
   """
   @spec run(String.t(), [String.t()], keyword()) :: {:ok, Result.t()} | {:error, Error.t()}
   defdelegate run(program, args, opts \\ []), to: Cmd
@@ -168,18 +183,59 @@ defmodule Snakepit do
 
       iex> Snakepit.stream!(["yes"], packet: :line) |> Enum.take(2)
       ["y\\n", "y\\n"]
+      iex> Snakepit.stream!(["sh", "-c", "echo out; echo err >&2"], stderr: :capture) |> Enum.sort()
+      [stderr: "err\\n", stdout: "out\\n"]
 
   The program starts when the stream is run, and belongs to the process that runs it. Abandoning the
-  stream, as `Enum.take/2` does, kills it. A program that cannot be started, or ends with another
-  status than 0, raises `Snakepit.Error`.
+  stream, as `Enum.take/2` does, kills it. A program that cannot be started, ends with another status than `:success`
+  allows, or hits a limit, raises `Snakepit.Error`.
+
+  An `:input` that is an enumerable is run by a process of its own, and asked for more when the program has taken what
+  it had. What it raises is raised by the stream. So files of any size pass through a program in constant memory,
+
+      Snakepit.stream!(["gzip"], input: File.stream!(path, [], 65_536))
+      |> Enum.into(File.stream!(path <> ".gz"))
+
+  and programs can be chained. All of them end when the last one is abandoned, or when one of them fails:
+
+      iex> numbers = Snakepit.stream!(["seq", "1000"])
+      iex> Snakepit.stream!(["grep", "99"], input: numbers, packet: :line) |> Enum.take(2)
+      ["99\\n", "199\\n"]
+
+  A `:timeout` is that of the program, and includes the time that the reader takes; it is noticed when the reader asks
+  for more. `:idle_timeout` is how long a reader that asks may have to wait.
 
   ## Options
 
-  #{Options.docs(OutputStream.schema())}
+  #{Options.docs(OutputStream.raising_schema())}
 
   """
   @spec stream!([String.t()], keyword()) :: Enumerable.t()
   defdelegate stream!(argv, opts \\ []), to: OutputStream, as: :new!
+
+  @doc """
+  As `stream!/2`, and does not raise for the program: the last element says how it has ended.
+
+      iex> Snakepit.stream(["sh", "-c", "echo out; exit 3"]) |> Enum.to_list()
+      ["out\\n", {:exit, {:status, 3}}]
+
+  The last element is one of
+
+    * `{:exit, {:status, status}}`
+    * `{:exit, {:signal, signal}}`, such as `:sigkill`
+    * `{:exit, :epipe}` - the program has ended with status 0 and did not read all of its `:input`. `head` does that,
+      and so does a program that has overlooked a part of its work. Input of less than 64 KiB fits into the pipe, and
+      may go unread without being noticed. Where another status or a signal says more, that is told instead
+    * `{:exit, {:error, error}}`, a `Snakepit.Error`, if the program could not be started, was killed because of a
+      limit, or was lost with the guardian
+
+  Nothing of the program is left when this element is there. An abandoned stream has no last element. What an `:input`
+  raises is raised by this stream too.
+
+  The options are those of `stream!/2` without `:success`.
+  """
+  @spec stream([String.t()], keyword()) :: Enumerable.t()
+  defdelegate stream(argv, opts \\ []), to: OutputStream, as: :new
 
   @doc """
   Runs `fun` as a script: starts Snakepit if need be, returns what `fun` returns, and leaves no process behind, also

@@ -1,9 +1,9 @@
 defmodule Snakepit.Accounts do
   @moduledoc false
 
-  # Users and groups, by name or number. The database behind them may be on the network, and not answer for
-  # minutes; who asks it occupies one of the few threads that the BEAM has for files. So an answer is kept
-  # for a while, nobody asks what another is asking already, and few ask at once.
+  # Users and groups, by name or number. The account database may be on the network and not answer for
+  # minutes, and a call to it occupies one of the few threads that the BEAM has for files. So an answer is
+  # kept for a while, two callers with the same question share one call, and few calls run at once.
 
   use GenServer
 
@@ -21,7 +21,7 @@ defmodule Snakepit.Accounts do
   @doc false
   def start_link(_opts), do: GenServer.start_link(__MODULE__, [], name: __MODULE__)
 
-  @doc "What `Snakepit.Native` says of a user or group, now or a short while ago."
+  @doc "Returns what `Snakepit.Native` returns for a user or group, now or a short while ago."
   @spec lookup(key()) :: {:ok, term()} | Native.error()
   def lookup(key) do
     case kept(key) do

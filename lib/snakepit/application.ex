@@ -18,9 +18,9 @@ defmodule Snakepit.Application do
   @max_restarts 20
   @max_seconds 5
 
-  # What says that a file cannot be opened. Where modules are loaded when they are first called, it could not be
-  # loaded then.
-  @words_for_errors [Error, Snakepit.Output.Tail, :erl_posix_msg]
+  # The modules that report that no file can be opened. Where modules are loaded when they are first called, these
+  # could not be loaded then.
+  @words_for_errors [Error, Inspect.Snakepit.Error, Snakepit.Output.Tail, :erl_posix_msg]
 
   @impl true
   def start(_type, _args) do
@@ -103,7 +103,7 @@ defmodule Snakepit.Application do
     )
   end
 
-  # For a tree that gave up, or was told not to clean up.
+  # For a supervision tree that gave up, or that does not clean up by its configuration.
   defp last_look(run) do
     with {:ok, [_ | _] = found} <- Native.run_members(run.id) do
       os_pids = Enum.map(found, & &1.os_pid)

@@ -33,7 +33,7 @@ defmodule Snakepit.Auditor do
   def start_link(_opts), do: GenServer.start_link(__MODULE__, [], name: __MODULE__)
 
   @doc """
-  Looks now, and mends.
+  Compares now, repairs what it finds, and returns how much that was.
 
       iex> %{orphans: 0} = Snakepit.Auditor.audit()
 

@@ -21,7 +21,7 @@ defmodule Snakepit.Command do
   """
 
   alias Snakepit.Command.{Request, Schema}
-  alias Snakepit.{Native, Options}
+  alias Snakepit.{Options, ProcessKiller}
 
   @enforce_keys [:cmd]
   defstruct for {key, entry} <- Schema.schema(), do: {key, entry[:default]}
@@ -31,11 +31,19 @@ defmodule Snakepit.Command do
 
   @type t :: %__MODULE__{
           cmd: [String.t(), ...],
+          arg0: String.t() | nil,
           env: Enumerable.t(),
           clear_env: boolean(),
           cd: Path.t() | nil,
           umask: 0..0o777 | nil,
-          stdio: :tail | :null | :inherit | {:file, Path.t()} | {:pipe | :stream, binary()},
+          stdio:
+            :tail
+            | :null
+            | :inherit
+            | {:file, Path.t()}
+            | {:file, Path.t(), :truncate}
+            | {:pipe | :stream, binary()}
+            | Snakepit.Stdio.t(),
           lifeline: binary() | nil,
           user: account() | nil,
           group: account() | nil,
@@ -43,7 +51,7 @@ defmodule Snakepit.Command do
           nice: -20..19 | nil,
           rlimits: [{atom(), limit() | {limit(), limit()}}],
           oom_score_adj: -1000..1000 | nil,
-          stop_signal: Native.signal(),
+          stop_signal: ProcessKiller.signal(),
           stop_timeout: non_neg_integer() | nil,
           kill_mode: :tree | :group | :leader
         }

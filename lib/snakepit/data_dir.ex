@@ -1,9 +1,9 @@
 defmodule Snakepit.DataDir do
   @moduledoc false
 
-  # The directory that holds the runs. What is in it decides what is killed, so only what this user alone
-  # can have written there is read: `Snakepit.DataDir.Place` finds a directory of which that is so, and of
-  # the runs in it those of others are left alone.
+  # The directory that holds the runs. Its contents decide which processes are killed, so only files that this
+  # user alone can have written are read. `Snakepit.DataDir.Place` finds a directory to which nobody else can
+  # write. Runs in it that belong to other users are left alone.
 
   require Logger
 
@@ -36,8 +36,8 @@ defmodule Snakepit.DataDir do
   end
 
   @doc """
-  The same; raises if it cannot be read, where to have overlooked one would matter. Says so if there are
-  runs that are not to be read.
+  As `runs/1`, but raises if the directory cannot be read, for callers to which a missing run would matter. Logs a warning
+  if there are runs that may not be read.
   """
   @spec runs!(Path.t()) :: [listed()]
   def runs!(path) do
@@ -67,8 +67,8 @@ defmodule Snakepit.DataDir do
   end
 
   @doc """
-  What to make of something that could not be read: `otherwise`, if the reason lies in what is there.
-  Raises if it says nothing of that and may pass: then it is neither missing nor damaged.
+  Returns `otherwise` if something could not be read because it is missing or damaged. Raises if the reason is temporary
+  and does not tell that, for example a lack of memory.
   """
   @spec unreadable!(atom(), atom(), value) :: value when value: term()
   def unreadable!(operation, reason, _otherwise)
@@ -82,14 +82,14 @@ defmodule Snakepit.DataDir do
   def written!({:error, reason}, path), do: refuse!(path, "cannot be written to: #{why(reason)}")
   def written!(_written, _path), do: :ok
 
-  @doc "A sentence for what a file system or a NIF has answered."
+  @doc "Describes the error of a file system or a NIF."
   @spec why(term()) :: iodata()
   def why(%Error{reason: reason}), do: :file.format_error(reason)
   def why({:file_error, _file, reason}), do: :file.format_error(reason)
   def why(reason) when is_atom(reason), do: :file.format_error(reason)
   def why(reason), do: inspect(reason)
 
-  @doc "Raises; `source` is who has named the path."
+  @doc "Raises `ArgumentError`. `source` is the setting that named the path."
   @spec refuse!(Path.t(), String.t(), String.t()) :: no_return()
   def refuse!(path, why, source \\ "config :snakepit, :data_dir") do
     raise ArgumentError, "#{source}: #{path} #{why}"

@@ -18,9 +18,14 @@ defmodule Snakepit.Error do
     * `:exit_status`, `:exit_signal` - the process ended too early, or with a status that means failure
     * `:not_ready` - the process runs, but was not ready in time
     * `:timeout` - it took longer than the caller wanted to wait
+    * `:idle_timeout` - the program wrote nothing for longer than the caller wanted to wait
     * `:max_output` - there was more output than the caller wanted to have
     * `:max_packet` - a line or packet was longer than the caller wanted to have
+    * `:emsgsize` - a packet is longer than the length before it can say
+    * `:epipe` - nobody reads what was to be written
+    * `:closed` - the input of the process was closed
     * `:worker_down` - there is no such worker, or it ended while it was being used
+    * `:not_owner` - a stream was begun by one process and continued by another
     * `:shutting_down` - Snakepit is about to stop, and starts nothing any more
     * `:process_table`, `:pidfd`, `:guardian` - Snakepit cannot keep its promises where it was started, and has not
       started; `detail` says what to do
@@ -30,7 +35,15 @@ defmodule Snakepit.Error do
 
   Where a process could not be started, `step` says what failed on the way: `:fork`, `:stdio`,
   `:execve`, `:cap_kill` (the guardian could not end it), or the option in question. `status` or `signal` says how
-  a process ended, and `output` is the end of what it wrote, where that says why.
+  a process ended, and `output` is the end of what it wrote, where that says why. Of what could not be written, the
+  process has, or will have, the first `written` bytes. `worker_id` is the worker's, if it was one.
+
+  `Exception.message/1` returns all of it as a sentence, and `inspect/1` shows that sentence after the reason. So
+  the reports of supervisors can be read: they inspect the error with which a child failed to start.
+
+      iex> inspect(%Snakepit.Error{operation: :stop, reason: :eperm, worker_id: "w", os_pid: 7})
+      "#Snakepit.Error<:eperm, stop failed (worker w, OS process 7): operation not permitted (eperm)>"
+
   """
 
   alias Snakepit.Output.Tail
@@ -38,39 +51,46 @@ defmodule Snakepit.Error do
   @type t :: %__MODULE__{
           operation: atom(),
           reason: atom(),
+          worker_id: String.t() | nil,
           os_pid: integer() | nil,
           os_pids: [pos_integer()],
           step: atom() | nil,
           status: non_neg_integer() | nil,
           signal: atom() | pos_integer() | nil,
           detail: String.t() | nil,
-          output: binary() | nil
+          output: binary() | nil,
+          written: non_neg_integer() | nil
         }
 
   defexception [
     :operation,
     :reason,
+    :worker_id,
     :os_pid,
     :step,
     :status,
     :signal,
     :detail,
     :output,
+    :written,
     os_pids: []
   ]
 
   @impl true
-  def message(%__MODULE__{} = error) do
-    subject = if error.os_pid, do: " (OS process #{error.os_pid})", else: ""
-    "#{error.operation} failed#{subject}: #{cause(error)}"
-  end
+  def message(%__MODULE__{} = error),
+    do: "#{error.operation} failed#{subject(error)}: #{cause(error)}"
+
+  defp subject(%{worker_id: nil, os_pid: nil}), do: ""
+  defp subject(%{worker_id: nil, os_pid: os_pid}), do: " (OS process #{os_pid})"
+  defp subject(%{worker_id: worker_id, os_pid: nil}), do: " (worker #{worker_id})"
+  defp subject(error), do: " (worker #{error.worker_id}, OS process #{error.os_pid})"
 
   @doc false
   @spec cause(t()) :: String.t()
   def cause(%__MODULE__{} = error), do: (error.detail || describe(error)) <> output(error)
 
   @doc """
-  The error that says why a worker has ended: of the reason with which its process exited.
+  Returns the error for the reason with which a worker has exited.
 
       iex> Snakepit.Error.from_exit({:exit_status, 3}) |> Exception.message()
       "worker failed: the program ended with status 3"
@@ -89,7 +109,7 @@ defmodule Snakepit.Error do
   def from_exit({:survivors, os_pids}),
     do: %__MODULE__{operation: :worker, reason: :survivors, os_pids: os_pids}
 
-  def from_exit(:normal), do: %__MODULE__{operation: :worker, reason: :exit_status, status: 0}
+  def from_exit(:normal), do: from_exit({:exit_status, 0})
 
   def from_exit(reason) when is_atom(reason),
     do: %__MODULE__{operation: :worker, reason: reason}
@@ -129,6 +149,9 @@ defmodule Snakepit.Error do
   defp describe(%{reason: :not_its_table}),
     do: "/proc does not contain the BEAM that reads it: mount this pid namespace's own"
 
+  defp describe(%{operation: :worker, reason: :exit_status, status: 0}),
+    do: "the program ended with status 0; a worker's program must stay in the foreground"
+
   defp describe(%{reason: :exit_status, status: status}) when status != nil,
     do: "the program ended with status #{status}"
 
@@ -136,6 +159,14 @@ defmodule Snakepit.Error do
     do: "the program was ended by #{signal}"
 
   defp describe(%{reason: :timeout}), do: "it took longer than its :timeout"
+
+  defp describe(%{reason: :idle_timeout}),
+    do: "the program wrote nothing for as long as its :idle_timeout, and was killed"
+
+  defp describe(%{reason: :not_owner}) do
+    "the program belongs to the process that began to run the stream, and another one has continued it: " <>
+      "run the whole stream in one process"
+  end
 
   defp describe(%{reason: :max_output}),
     do: "the program wrote more than its :max_output, and was killed"
@@ -153,6 +184,12 @@ defmodule Snakepit.Error do
 
   defp describe(%{reason: :already_registered}),
     do: "a worker of this id runs already; choose another :id"
+
+  defp describe(%{reason: :not_found, worker_id: id}) when id != nil,
+    do: "there is no such worker"
+
+  defp describe(%{reason: :not_reserved}), do: "its id is not reserved, or is activated already"
+  defp describe(%{reason: :alive}), do: "its process is still there"
 
   defp describe(%{step: step, reason: reason}) when step != nil,
     do: "#{step}: #{posix(reason)}"
@@ -176,10 +213,15 @@ defmodule Snakepit.Error do
   @spec pids([pos_integer()]) :: String.t()
   def pids(os_pids), do: inspect(os_pids, charlists: :as_lists)
 
-  # From what a NIF answers.
+  # Of what a NIF has returned.
   @doc false
   @spec from_native(atom(), {atom(), integer() | nil}) :: t()
   def from_native(operation, {reason, os_pid}) do
     %__MODULE__{operation: operation, reason: reason, os_pid: os_pid}
+  end
+
+  defimpl Inspect do
+    def inspect(error, _opts),
+      do: "#Snakepit.Error<#{Kernel.inspect(error.reason)}, #{Exception.message(error)}>"
   end
 end

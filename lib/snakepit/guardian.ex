@@ -16,7 +16,7 @@ defmodule Snakepit.Guardian do
 
   ## The gate
 
-  `spawn/2` returns a process that exists and has executed nothing: its pid can be recorded. `release/1`
+  `spawn/2` returns a process that exists, is recorded in the ledger, and has executed nothing. `release/1`
   lets it execute its program and returns when it has. In between, the death of the caller, of this
   process, of the guardian or of the BEAM ends it before it has run anything.
 
@@ -44,11 +44,13 @@ defmodule Snakepit.Guardian do
   guardian starts after that.
   """
 
-  alias Snakepit.{Command, Error, Native, Options, Pipe, Run}
+  alias Snakepit.{Command, Error, Native, Options, ProcessKiller, Run, Stdio}
   alias Snakepit.Guardian.{Grace, Server}
 
   @call_timeout 60_000
   @connect_timeout 5_000
+  # What the kernel may take to end a child that has run nothing.
+  @failed_end_ms 5_000
   # What is read at once from a socket of the `:socket` module, which reads 8 KiB by itself.
   @read_bytes 65_536
   @no_listener [:econnrefused, :enoent, :econnreset, :epipe, :closed]
@@ -88,15 +90,55 @@ defmodule Snakepit.Guardian do
   @spec spawn(Command.t(), keyword()) :: {:ok, child()} | {:error, Error.t()}
   def spawn(%Command{} = command, opts \\ []) do
     %{worker_id: worker_id} = Options.validate!(opts, @spawn)
-
-    with {:ok, request} <- Command.to_request(command, markers(worker_id)) do
-      call({:spawn, Map.put(request, :worker_id, worker_id)}, :spawn)
-    end
+    with {:ok, request} <- request(command, worker_id), do: call({:spawn, request}, :spawn)
   end
 
   @doc "Lets a child execute its program; returns when it runs, or with the step that failed."
   @spec release(child()) :: :ok | {:error, Error.t()}
-  def release(%{id: id}), do: call({:release, id}, :release)
+  def release(%{id: id}) do
+    case call({:release, id}, :release) do
+      {:ok, _child} -> :ok
+      {:failed, _child, error} -> {:error, error}
+      {:error, error} -> {:error, error}
+    end
+  end
+
+  # As `spawn/2` and `release/1` in one step, with a monitor of the process that speaks for the guardian: the end of
+  # that is the end of the child, and if it is killed nobody says so. If the program could not be executed, nothing
+  # of the child is left when this returns.
+  @doc false
+  @spec start(Command.t(), String.t()) :: {:ok, child(), reference()} | {:error, Error.t()}
+  def start(%Command{} = command, worker_id) do
+    with {:ok, request} <- request(command, worker_id),
+         server when server != nil <- Process.whereis(__MODULE__) do
+      # Order: before the start, and of this process, whatever has its name later.
+      monitor = Process.monitor(server)
+
+      with {:error, error} <-
+             started(call(server, {:spawn, %{request | release: true}}, :spawn, 0)) do
+        Process.demonitor(monitor, [:flush])
+        {:error, error}
+      else
+        {:ok, child} -> {:ok, child, monitor}
+      end
+    else
+      nil -> {:error, %Error{operation: :spawn, reason: :guardian_down}}
+      {:error, error} -> {:error, error}
+    end
+  end
+
+  # A child whose program could not be executed says so before it is gone.
+  defp started({:failed, child, error}) do
+    Native.process_await([child.identity], @failed_end_ms)
+    {:error, error}
+  end
+
+  defp started(answer), do: answer
+
+  defp request(command, worker_id) do
+    with {:ok, request} <- Command.to_request(command, markers(worker_id)),
+         do: {:ok, Map.put(request, :worker_id, worker_id)}
+  end
 
   @doc """
   Ends a child and everything that descends from it; returns when all of it is gone.
@@ -114,12 +156,13 @@ defmodule Snakepit.Guardian do
 
   # As `stop/2`, without waiting: the owner hears of the end.
   @doc false
-  @spec begin_stop(child(), Native.signal(), non_neg_integer()) :: :ok
+  @spec begin_stop(child(), ProcessKiller.signal(), non_neg_integer()) :: :ok
   def begin_stop(%{id: id}, signal, timeout_ms),
     do: GenServer.cast(__MODULE__, {:stop, id, signal, timeout_ms})
 
   @doc "Sends a signal to the `:process`, its `:group` or its whole `:tree`."
-  @spec signal(child(), Native.signal(), :process | :group | :tree) :: :ok | {:error, Error.t()}
+  @spec signal(child(), ProcessKiller.signal(), :process | :group | :tree) ::
+          :ok | {:error, Error.t()}
   def signal(%{id: id}, signal, scope \\ :group) when scope in [:process, :group, :tree] do
     Options.check!(signal, :signal, :signal)
     call({:signal, id, signal, scope}, :signal)
@@ -149,7 +192,7 @@ defmodule Snakepit.Guardian do
   def output_tail(%{id: id}), do: call({:tail, id}, :output_tail)
 
   @doc """
-  How many children run, how many wait at the gate, and how many processes the guardian has adopted.
+  Returns how many children run, how many wait at the gate, and how many processes the guardian has adopted.
   """
   @spec info() :: {:ok, map()} | {:error, Error.t()}
   def info, do: call(:info, :info)
@@ -199,22 +242,31 @@ defmodule Snakepit.Guardian do
     end
   end
 
-  # Pipes that a child can be given, by the token: from it, and to it if there is to be input. They are closed
-  # when the calling process dies.
+  # The streams of a program that lead to this BEAM, and what they are then, with the token for a child. They are
+  # closed when the calling process dies.
   @doc false
-  @spec connect_pipes(boolean()) ::
-          {:ok, {Pipe.t() | nil, Pipe.t()}, binary()} | {:error, Error.t()}
-  def connect_pipes(input?) do
+  @spec open_streams(Stdio.t()) :: {:ok, Stdio.Ends.t(), Stdio.t()} | {:error, Error.t()}
+  def open_streams(%Stdio{} = stdio) do
     token = :crypto.strong_rand_bytes(16)
 
     with {:ok, _path} <- listener(),
          {:ok, channel} <- Server.channel(Run.current()),
-         {:ok, pipes} <- Native.pipes_pass(channel, token, input?) do
-      {:ok, pipes, token}
+         {:ok, ends} <- pass(stdio, channel, token) do
+      {:ok, ends, %{stdio | token: token}}
     else
       {:error, {reason, nil}} -> not_connected(reason)
       {:error, reason} -> not_connected(reason)
     end
+  end
+
+  defp pass(%{terminal: nil} = stdio, channel, token) do
+    with {:ok, {input, output, error}} <- Native.pipes_pass(channel, token, Stdio.pipes(stdio)),
+         do: {:ok, %Stdio.Ends{input: input, output: output, error: error}}
+  end
+
+  defp pass(%{terminal: size, modes: modes}, channel, token) do
+    with {:ok, terminal} <- Native.terminal_pass(channel, token, size, modes),
+         do: {:ok, %Stdio.Ends{input: terminal, output: terminal}}
   end
 
   # The path of a guardian that is gone leads nowhere, until the next one has a socket of its own.
@@ -249,13 +301,8 @@ defmodule Snakepit.Guardian do
   end
 
   @doc false
-  @spec disconnect(:gen_tcp.socket() | :socket.socket() | {Pipe.t() | nil, Pipe.t()}) :: :ok
+  @spec disconnect(:gen_tcp.socket() | :socket.socket()) :: :ok
   def disconnect(socket) when is_port(socket), do: :gen_tcp.close(socket)
-
-  def disconnect({input, output}) when is_reference(input) or input == nil do
-    if input, do: Pipe.close(input)
-    Pipe.close(output)
-  end
 
   def disconnect(socket) do
     :socket.close(socket)
@@ -272,8 +319,10 @@ defmodule Snakepit.Guardian do
   end
 
   # The guardian keeps all deadlines; this one is for a guardian that has stopped answering.
-  defp call(request, operation, extra \\ 0) do
-    GenServer.call(__MODULE__, request, @call_timeout + extra)
+  defp call(request, operation, extra \\ 0), do: call(__MODULE__, request, operation, extra)
+
+  defp call(server, request, operation, extra) do
+    GenServer.call(server, request, @call_timeout + extra)
   catch
     :exit, {reason, _call} when reason != :timeout ->
       {:error, %Error{operation: operation, reason: :guardian_down}}

@@ -1,16 +1,16 @@
 defmodule Snakepit.Launch do
   @moduledoc false
 
-  # The way from a worker id to a process that runs: reserve, spawn, record, release. The caller of
-  # `run/1` owns the process. If a step fails, everything before it is undone, and nothing is left.
+  # The way from a worker id to a process that runs: reserve, start, activate. The caller of `run/1` owns the
+  # process, which the ledger has from before it executes its program. If a step fails, everything before it is
+  # undone, and nothing is left.
   #
   # Workers, `Snakepit.cmd/3` and `Snakepit.stream!/2` all start their processes here.
 
-  alias Snakepit.{Command, Error, Guardian, Native, Pipe, Run, RunState}
+  alias Snakepit.{Command, Error, Guardian, Native, Run, RunState, Stdio}
   alias Snakepit.Command.Request
   alias Snakepit.Guardian.Grace
   alias Snakepit.Pool.ProcessRegistry
-  alias Snakepit.Worker.Input
 
   # How long a start waits for a guardian that is being started again, and for the process of the
   # last worker of the same id to be gone. Without it the supervisor of a worker would use up its
@@ -28,31 +28,27 @@ defmodule Snakepit.Launch do
   @ending [:shutting_down, :terminated]
 
   @typedoc """
-  `stdio` is a kind of connection and the options of its socket for `:gen_tcp`, or `{:pipes, input?}` for pipes,
-  one of them to the program if it has input; or `nil` to leave the command's as it is.
+  The pipes that a `Snakepit.Stdio` of the command wants are made. With `lifeline` there is one.
   """
   @type plan :: %{
           id: String.t(),
           command: Command.t(),
-          stdio: {:pipe | :stream, [:gen_tcp.connect_option()] | {:pipes, boolean()}} | nil,
           lifeline: boolean()
         }
 
   @typedoc """
   `guardian` is a monitor of who speaks for it: its owner treats the end of that as `:guardian_down`,
-  because one that is killed tells nobody. `input` is the way into a pipe, see `Snakepit.Worker.Input`;
-  a pipe that is a socket of the module of that name needs none.
+  because one that is killed tells nobody. `streams` are this BEAM's ends of its pipes.
   """
   @type t :: %__MODULE__{
           child: Guardian.child(),
           guardian: reference(),
-          stdio: :gen_tcp.socket() | {Pipe.t() | nil, Pipe.t()} | nil,
-          input: :socket.socket() | nil,
+          streams: Stdio.Ends.t(),
           lifeline: :socket.socket() | nil
         }
 
   @enforce_keys [:child, :guardian]
-  defstruct [:child, :guardian, :stdio, :input, :lifeline]
+  defstruct [:child, :guardian, :lifeline, streams: %Stdio.Ends{}]
 
   @doc "Returns an id that no other worker of this BEAM has."
   def unique_id(prefix), do: "#{prefix}-#{System.unique_integer([:positive])}"
@@ -104,6 +100,9 @@ defmodule Snakepit.Launch do
   # It was the child of a guardian that died before the release, and this one does not know it.
   defp passes?(%Error{operation: :release, reason: :esrch}, _id), do: true
 
+  # More children waited at the gate than it keeps there, and it was one of those.
+  defp passes?(%Error{operation: :spawn, step: :fork, reason: :esrch}, _id), do: true
+
   # The guardian has not yet received the descriptors that others have passed to it.
   defp passes?(%Error{operation: :connect, reason: reason}, _id)
        when reason in [:eagain, :etoomanyrefs],
@@ -134,85 +133,56 @@ defmodule Snakepit.Launch do
   end
 
   defp attempt(plan) do
-    with :ok <- reserve(plan.id) do
+    with :ok <- ProcessRegistry.reserve_worker(plan.id) do
       case connect(plan) do
-        {:ok, command, sockets} -> start(plan.id, command, sockets)
+        {:ok, command, connected} -> start(plan.id, command, connected)
         {:error, error} -> undo(plan.id, nil, [], error)
       end
     end
   end
 
-  defp reserve(id) do
-    ProcessRegistry.reserve_worker(id)
-  rescue
-    # Its table goes with it; a bad id was refused before.
-    ArgumentError -> {:error, %Error{operation: :start, reason: :registry_down}}
+  # Order: what is passed shows its token before the guardian is asked for it.
+  defp connect(%{command: command, lifeline: lifeline?}) do
+    with {:ok, command, connected} <- connect_stdio(command),
+         do: connect_lifeline(command, connected, lifeline?)
   end
 
-  # Order: a connection shows its token before the guardian is asked for it.
-  defp connect(%{command: command, stdio: nil, lifeline: false}), do: {:ok, command, []}
-
-  defp connect(%{command: command, stdio: stdio, lifeline: lifeline?}) do
-    with {:ok, command, sockets} <- connect_stdio(command, stdio) do
-      connect_lifeline(command, sockets, lifeline?)
-    end
+  defp connect_stdio(%{stdio: %Stdio{} = stdio} = command) do
+    with {:ok, streams, stdio} <- Guardian.open_streams(stdio),
+         do: {:ok, %{command | stdio: stdio}, [streams: streams]}
   end
 
-  defp connect_stdio(command, nil), do: {:ok, command, []}
+  defp connect_stdio(command), do: {:ok, command, []}
 
-  defp connect_stdio(command, {kind, options}) do
-    connected =
-      case options do
-        {:pipes, input?} -> Guardian.connect_pipes(input?)
-        options -> Guardian.connect(options)
-      end
+  defp connect_lifeline(command, connected, false), do: {:ok, command, connected}
 
-    with {:ok, socket, token} <- connected,
-         {:ok, sockets} <- connect_input(kind, socket) do
-      {:ok, %{command | stdio: {kind, token}}, sockets}
-    end
-  end
-
-  defp connect_input(:pipe, socket) when is_port(socket) do
-    case Input.open(socket) do
-      {:ok, input} ->
-        {:ok, [stdio: socket, input: input]}
-
-      {:error, error} ->
-        Guardian.disconnect(socket)
-        {:error, error}
-    end
-  end
-
-  defp connect_input(_one_way, socket), do: {:ok, [stdio: socket]}
-
-  defp connect_lifeline(command, sockets, false), do: {:ok, command, sockets}
-
-  defp connect_lifeline(command, sockets, true) do
+  defp connect_lifeline(command, connected, true) do
     case Guardian.connect_socket() do
       {:ok, socket, token} ->
-        {:ok, %{command | lifeline: token}, [{:lifeline, socket} | sockets]}
+        {:ok, %{command | lifeline: token}, [{:lifeline, socket} | connected]}
 
       {:error, error} ->
-        close(sockets)
+        close(connected)
         {:error, error}
     end
   end
 
-  defp start(id, command, sockets) do
-    case Guardian.spawn(command, worker_id: id) do
-      {:ok, child} ->
-        fingerprint = [identity: child.identity, command: recorded(command.cmd)]
+  # Order: started before it is registered. The ledger has had it since it waited at the gate, and until the
+  # registry has it too, the guardian ends it with this process.
+  defp start(id, command, connected) do
+    case Guardian.start(command, id) do
+      {:ok, child, guardian} ->
+        case ProcessRegistry.activate_child(id, child, recorded(command.cmd)) do
+          :ok ->
+            {:ok, struct!(__MODULE__, [child: child, guardian: guardian] ++ connected)}
 
-        with :ok <- activate(id, child, fingerprint),
-             {:ok, guardian} <- release(child) do
-          {:ok, struct!(__MODULE__, [child: child, guardian: guardian] ++ sockets)}
-        else
-          {:error, error} -> undo(id, child, sockets, describe(error, command))
+          {:error, error} ->
+            Process.demonitor(guardian, [:flush])
+            undo(id, child, connected, error)
         end
 
       {:error, error} ->
-        undo(id, nil, sockets, error)
+        undo(id, nil, connected, describe(error, command))
     end
   end
 
@@ -227,25 +197,6 @@ defmodule Snakepit.Launch do
 
   defp shorten(argument),
     do: :binary.copy(binary_part(argument, 0, @recorded_argument_bytes)) <> "..."
-
-  defp activate(id, child, fingerprint) do
-    ProcessRegistry.activate_worker(id, self(), child.os_pid, fingerprint)
-  rescue
-    ArgumentError -> {:error, %Error{operation: :start, reason: :registry_down}}
-  end
-
-  # Order: monitored between spawn and release. Only the one that has spawned it can release it, so it
-  # had the name all the time, and it is this one that is monitored.
-  defp release(child) do
-    guardian = Process.monitor(Guardian)
-
-    with {:error, error} <- Guardian.release(child) do
-      Process.demonitor(guardian, [:flush])
-      {:error, error}
-    else
-      :ok -> {:ok, guardian}
-    end
-  end
 
   # The step that failed, with what it was about.
   defp describe(%Error{step: :cap_kill} = error, _command), do: error
@@ -266,6 +217,9 @@ defmodule Snakepit.Launch do
   defp step(:cd, reason, %{cd: directory}) when directory != nil,
     do: "cannot change to the directory #{inspect(directory)}: #{Error.posix(reason)}"
 
+  defp step(:stdio, reason, %{stdio: {:file, path, _mode}}),
+    do: step(:stdio, reason, %{stdio: {:file, path}})
+
   defp step(:stdio, reason, %{stdio: {:file, path}}),
     do: "cannot open #{inspect(path)} for its output: #{Error.posix(reason)}"
 
@@ -274,8 +228,8 @@ defmodule Snakepit.Launch do
 
   defp step(step, reason, _command), do: "#{step}: #{Error.posix(reason)}"
 
-  defp undo(id, child, sockets, error) do
-    close(sockets)
+  defp undo(id, child, connected, error) do
+    close(connected)
     if child, do: kill(child)
     forget(id, child)
     {:error, error}
@@ -324,5 +278,8 @@ defmodule Snakepit.Launch do
     end
   end
 
-  defp close(sockets), do: for({_role, socket} <- sockets, do: Guardian.disconnect(socket))
+  defp close(connected) do
+    if connected[:streams], do: Stdio.close(connected[:streams])
+    if connected[:lifeline], do: Guardian.disconnect(connected[:lifeline])
+  end
 end

@@ -1,10 +1,10 @@
 defmodule Snakepit.Native do
   @moduledoc false
 
-  # The NIFs. Each answers in microseconds on a normal scheduler, except for those marked *waits* or
-  # *scans*, which run on a dirty I/O scheduler. There are ten of those per BEAM by default, shared
-  # with all file access, so whoever calls a waiting one does not do so a hundred times at once: it
-  # takes many processes in one call instead.
+  # The NIFs. Each returns within microseconds on a normal scheduler, except for those marked *waits* or
+  # *scans*, which run on a dirty I/O scheduler. A BEAM has ten of those by default, and all file access uses
+  # them too. So a function that waits is not called a hundred times at once: it takes many processes in one
+  # call instead.
   #
   # An identity is the opaque binary of a `Snakepit.OSProcess`. Errors are `{reason, os_pid | nil}`;
   # `Snakepit.Error` makes sentences of them.
@@ -268,10 +268,31 @@ defmodule Snakepit.Native do
   @spec channel_open(binary()) :: {:ok, reference()} | error()
   def channel_open(_path), do: unloaded()
 
-  # The ends of new pipes, `{input | nil, output}`: those of the program go to the guardian, by this token.
-  @spec pipes_pass(reference(), binary(), boolean()) ::
-          {:ok, {reference() | nil, reference()}} | error()
-  def pipes_pass(_channel, _token, _with_input), do: unloaded()
+  # The BEAM's ends of new pipes, for those of standard input, output and error that are wanted; the program's ends go
+  # to the guardian, by this token.
+  @spec pipes_pass(reference(), binary(), {boolean(), boolean(), boolean()}) ::
+          {:ok, {reference() | nil, reference() | nil, reference() | nil}} | error()
+  def pipes_pass(_channel, _token, _wanted), do: unloaded()
+
+  # This side of a new terminal of so many rows and columns, that shows what is typed or not, and is raw or not.
+  @spec terminal_pass(
+          reference(),
+          binary(),
+          {pos_integer(), pos_integer()},
+          {echo :: boolean(), raw :: boolean()}
+        ) :: {:ok, reference()} | error()
+  def terminal_pass(_channel, _token, _size, _modes), do: unloaded()
+
+  @spec terminal_resize(reference(), {pos_integer(), pos_integer()}) :: {:ok, {}} | error()
+  def terminal_resize(_terminal, _size), do: unloaded()
+
+  # A control character that is switched off is 0.
+  @spec terminal_modes(reference()) :: {:ok, Snakepit.Terminal.modes()} | error()
+  def terminal_modes(_terminal), do: unloaded()
+
+  # The terminal that this BEAM runs in, raw until it is closed. `:eperm` if this BEAM is not in front of it.
+  @spec terminal_open(Path.t()) :: {:ok, reference()} | error()
+  def terminal_open(_path), do: unloaded()
 
   # After `:again` the caller gets `{:select, pipe, tag, :ready_input}` when there is something to read.
   @spec pipe_read(reference(), reference()) :: {:ok, binary() | :eof | :again} | error()

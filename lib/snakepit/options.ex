@@ -1,19 +1,19 @@
 defmodule Snakepit.Options do
   @moduledoc false
 
-  # What a function or the configuration may be given: checked, completed and documented from one schema.
+  # Options of functions and of the configuration: checked, completed and documented from one schema.
   #
   #     @schema [
   #       size: [type: {:integer, 1, 65_536}, required: true, doc: "how many workers"],
   #       timeout: [type: :timeout, default: 5_000, doc: "how long a caller waits"]
   #     ]
   #
-  # `:default` is what an option has that is not given, and is always valid; an option without one is then
-  # missing from the result. `:doc` is Markdown, or `false` for an option that only Snakepit itself gives.
-  # `:shown` stands in the documentation in the place of a default that has to be described.
+  # `:default` is the value of an option that is not given, and is always valid. An option without a default
+  # is then missing from the result. `:doc` is Markdown, or `false` for an option that only Snakepit itself
+  # passes. `:shown` replaces a default in the documentation that has to be described.
   #
-  # Schemas are keyword lists, in the order in which they are documented: `Keyword.merge/2`,
-  # `Keyword.take/2` and `++` make others of them.
+  # Schemas are keyword lists, in the order in which they are documented: `Keyword.merge/2`, `Keyword.take/2`
+  # and `++` make others of them.
 
   alias Snakepit.Options.Type
 
@@ -45,9 +45,13 @@ defmodule Snakepit.Options do
       raise ArgumentError, at(context) <> unknown(key, Keyword.keys(schema))
     end
 
-    for {key, entry} <- schema, {:ok, value} <- [value!(given, key, entry, context)], into: %{} do
-      {key, value}
-    end
+    values =
+      for {key, entry} <- schema, {:ok, value} <- [value!(given, key, entry, context)] do
+        {key, value}
+      end
+
+    # At once: a map that grows by one key at a time is copied for each of them, and this is done for every call.
+    Map.new(values)
   end
 
   @doc """
@@ -76,7 +80,7 @@ defmodule Snakepit.Options do
   @spec mismatch!(atom(), String.t(), term()) :: no_return()
   def mismatch!(key, expected, given), do: refuse!(key, expected, given, "")
 
-  @doc "The schema with other defaults."
+  @doc "Returns the schema with other defaults."
   @spec put_defaults(schema(), keyword()) :: schema()
   def put_defaults(schema, defaults) do
     Enum.reduce(defaults, schema, fn {key, default}, schema ->
@@ -144,7 +148,7 @@ defmodule Snakepit.Options do
   @width 98
 
   @doc """
-  The documentation of the options, for the Markdown of a module or function.
+  Returns the documentation of the options, for the Markdown of a module or function.
 
       iex> schema = [timeout: [type: :milliseconds, default: 5_000, doc: "how long it may take"]]
       iex> Snakepit.Options.docs(schema)

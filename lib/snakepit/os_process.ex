@@ -59,14 +59,14 @@ defmodule Snakepit.OSProcess do
   def lookup(other), do: raise(ArgumentError, "expected an OS pid, got: #{inspect(other)}")
 
   @doc """
-  Whether this very process can still run. `false` for a zombie, and for one that cannot be told
+  Returns whether this very process can still run. That is `false` for a zombie, and for a process that cannot be told
   apart from a successor with the same pid.
   """
   @spec alive?(t()) :: boolean()
   def alive?(%__MODULE__{identity: identity}), do: Native.process_alive(identity) == {:ok, true}
 
   @doc """
-  What the process table says of it.
+  Returns what the process table says of the process.
 
       iex> {:ok, beam} = Snakepit.OSProcess.lookup(String.to_integer(System.pid()))
       iex> {:ok, info} = Snakepit.OSProcess.info(beam)

@@ -152,7 +152,7 @@ defmodule Snakepit.ProcessKiller do
   def stopped({:error, reason}), do: {:error, Error.from_native(:kill_by_run_id, reason)}
 
   @doc """
-  The live processes of this user that carry the run id, as `kill_by_run_id/2` would find them.
+  Returns the live processes of this user that carry the run id, as `kill_by_run_id/2` would find them.
 
       iex> Snakepit.ProcessKiller.find_by_run_id(Snakepit.RunID.generate())
       {:ok, []}
@@ -172,7 +172,7 @@ defmodule Snakepit.ProcessKiller do
   def found({:error, reason}), do: {:error, Error.from_native(:find_by_run_id, reason)}
 
   @doc """
-  Whether a process can still run. A zombie cannot.
+  Returns whether a process can still run. A zombie cannot.
 
       iex> Snakepit.ProcessKiller.process_alive?(String.to_integer(System.pid()))
       true
@@ -183,7 +183,7 @@ defmodule Snakepit.ProcessKiller do
   def process_alive?(os_pid), do: match?({:ok, _process}, OSProcess.lookup(os_pid))
 
   @doc """
-  The command line of a process, its arguments joined by spaces. It is for people and need not be
+  Returns the command line of a process: its arguments joined by spaces. It is for people and need not be
   UTF-8; `Snakepit.OSProcess.info/1` has the arguments one by one.
   """
   @spec get_process_command(target()) :: {:ok, binary()} | {:error, Error.t()}

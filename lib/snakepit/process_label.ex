@@ -1,8 +1,8 @@
 defmodule Snakepit.ProcessLabel do
   @moduledoc false
 
-  # Labels of BEAM processes, which observer, crash reports and `Process.info/2` show. OTP has them since 27,
-  # Elixir since 1.17; without them nothing is set.
+  # Labels of BEAM processes, which observer, crash reports and `Process.info/2` show. OTP has them since 27.
+  # On an older OTP no label is set.
 
   @doc "Sets the label of the calling process."
   @spec set(term()) :: :ok

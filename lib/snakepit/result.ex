@@ -6,7 +6,7 @@ defmodule Snakepit.Result do
     * `:signal` - the signal that ended it, such as `:sigkill`, or `nil`
     * `:stdout` - what it wrote, collected by `:into`
     * `:stderr` - the end of what it wrote to standard error, at most `output_tail_bytes` of the
-      configuration; `""` with `stderr_to_stdout: true`
+      configuration; all of it with `stderr: :capture`; `""` where it leads elsewhere
     * `:duration_ms` - from the call until its whole tree was gone
     * `:usage` - what the kernel has counted for it and for those of its children that it waited for:
       `:user_us` and `:system_us`, microseconds of CPU time, and `:max_rss_kb`, its largest resident set

@@ -1,8 +1,8 @@
 defmodule Snakepit.Run do
   @moduledoc false
 
-  # This life of this BEAM: its id, its directory, and what it holds open in there for as long as it
-  # lives. Another BEAM knows that this one is dead by being able to take its lock.
+  # The current run of this BEAM: its id, its directory, and the files that it holds open there for as long as
+  # it lives. Another BEAM that can take the lock of a run knows that its BEAM is dead.
 
   alias Snakepit.{DataDir, Error, Native, RunID, Telemetry}
   alias Snakepit.Guardian.Grace

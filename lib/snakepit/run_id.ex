@@ -32,7 +32,7 @@ defmodule Snakepit.RunID do
   end
 
   @doc """
-  Whether a term is a run id.
+  Returns whether a term is a run id.
 
       iex> Snakepit.RunID.valid?("k3x9a2p")
       true
@@ -44,9 +44,9 @@ defmodule Snakepit.RunID do
   def valid?(id), do: is_binary(id) and Native.run_id_valid(id)
 
   @doc """
-  The run id that a command line carries.
+  Returns the run id in a command line.
 
-  Understood are `--run-id X`, `--run-id=X` and the `--snakepit-run-id` of the earlier Snakepit, as
+  It understands `--run-id X`, `--run-id=X` and the `--snakepit-run-id` of the earlier Snakepit, as
   arguments of their own. Takes a list of arguments, or one string, which is split at NUL bytes if it
   has some (as in `/proc/<pid>/cmdline`) and at white space otherwise.
 

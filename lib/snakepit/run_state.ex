@@ -78,14 +78,16 @@ defmodule Snakepit.RunState do
   Returns the runs that have ended, newest first, at most `limit` of them:
 
     * `run_id`, `node`, `beam_pid`
-    * `started_at`, `ended_at` - milliseconds since the epoch, by the machine's clock
+    * `started_at`, `ended_at` - milliseconds since the epoch, by the machine's clock. A run whose BEAM was killed
+      has ended when the guardian noticed it. If the guardian was killed as well, or the machine was restarted,
+      `ended_at` is when the run last wrote a file, which it does at least at every `:audit_interval_ms`
     * `terminated_by` - `:clean_shutdown`; `:guardian`, which ended everything when the BEAM had died;
       `:cleanup`, by a later start; `:reboot`, which left nothing to end; `:elsewhere`, in a container that
       has ended, or of which nothing has been heard for a week
     * `found`, `killed`, `gone` - processes that were still there, workers and everything below them; those of them
       that did not end when asked; and those that are gone
     * `state` - how far the run came
-    * `clean_shutdown` - `true` after an orderly stop, otherwise `nil`
+    * `clean_shutdown` - whether the application was stopped in order, and left nothing behind
 
   """
   @spec history(non_neg_integer() | :infinity) :: [map()]

@@ -1,7 +1,7 @@
 defmodule Snakepit.Script do
   @moduledoc false
 
-  # `Snakepit.run_as_script/2`.
+  # The implementation of `Snakepit.run_as_script/2`.
 
   alias Snakepit.Options
 

@@ -1,10 +1,10 @@
 defmodule Snakepit.SelfTest do
   @moduledoc false
 
-  # Which promise cannot be kept here, and what to do about it. The facts come from the BEAM itself
-  # (`Snakepit.Native.self_test/0`) and from the guardian, which tells its own with its first frame. A
-  # finding is a `:refusal` where a promise would be broken and nobody would be told: then nothing is
-  # started. It is a `:warning` where a promise is weaker.
+  # Checks which promises cannot be kept on this machine, and says what to do about it. The facts come from
+  # the BEAM itself (`Snakepit.Native.self_test/0`) and from the guardian, which sends its own with its first
+  # frame. A finding is a `:refusal` where a promise would be broken silently: then nothing is started. It is
+  # a `:warning` where a promise is weaker.
 
   require Logger
 

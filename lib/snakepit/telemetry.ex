@@ -222,9 +222,9 @@ defmodule Snakepit.Telemetry do
   @doc false
   @spec execute([atom()], map(), map()) :: :ok
   def execute(event, measurements, metadata) do
-    # Not a dependency, so not called by name. Nor loaded: until somebody has attached a handler, which
-    # loads it, nobody listens; and to search the code path for what is not there takes longer than
-    # what some of these events tell of.
+    # `:telemetry` is no dependency, so it is not called by name. It is not loaded either: attaching a handler loads
+    # it, and until then there is none. To search the code path for a module that is not there takes longer than
+    # some of the things that these events report.
     if function_exported?(:telemetry, :execute, 3) do
       apply(:telemetry, :execute, [event, measurements, metadata])
     end

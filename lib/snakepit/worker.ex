@@ -45,11 +45,90 @@ defmodule Snakepit.Worker do
 
   By default the guardian keeps the end of the output for the log, which costs the BEAM nothing. With `:output` each
   line is passed on: to `Logger`, as a message `{Snakepit.Worker, id, {:output, line}}`, or to a function. The function
-  is called in the worker, and the process waits while it runs. With `stdio: :pipe` there are also `write/2` and
-  `request/3`; the guardian then keeps the end of standard error.
+  is called in the worker, and the process waits while it runs.
 
-  Streams that pass through the BEAM are sockets. Programs that open `/dev/stdout` or `/dev/stderr` by
-  name cannot do that with a socket.
+  Standard error is a part of that, or with `:stderr` something of its own: `:tail` keeps its end for the log; `:read` is
+  for `read_stderr/2`; passed on, its messages are `{Snakepit.Worker, id, {:stderr, line}}`. Where it is apart, its end
+  is what the log shows when the process has ended.
+
+  ## Talking to it
+
+  With `stdio: :pipe` a worker has its process's standard input and output, as pipes. `:packet` says how they are cut,
+  and `request/3` asks and waits for the answer:
+
+      iex> {:ok, worker} = Snakepit.Worker.start_link(cmd: ["cat"], stdio: :pipe, packet: :line)
+      iex> Snakepit.Worker.request(worker, "Hello\\n")
+      {:ok, "Hello\\n"}
+      iex> Snakepit.Worker.stop(worker)
+      :ok
+
+  With `packet: 1`, `2` or `4` a packet is any bytes, with their length before them. A process that can do several things
+  at a time gets `:in_flight` requests, and with a `:tag` it may answer them in any order.
+
+  ## Output on demand
+
+  With `output: :read` nothing is read before somebody asks, so the process waits when the pipe is full:
+
+      iex> script = "printf 'name? '; read name; echo Hello, $name; printf bye"
+      iex> {:ok, worker} = Snakepit.Worker.start_link(cmd: ["sh", "-c", script], stdio: :pipe, output: :read)
+      iex> Snakepit.Worker.read(worker, 6)
+      {:ok, "name? "}
+      iex> Snakepit.Worker.write(worker, "Joe\\n")
+      :ok
+      iex> Snakepit.Worker.read(worker, :line, 5_000)
+      {:ok, "Hello, Joe\\n"}
+      iex> Snakepit.Worker.read(worker, :line, 5_000)
+      {:ok, "bye"}
+      iex> Snakepit.Worker.read(worker, :line, 5_000)
+      :eof
+
+  With `output: {:send, pid}` and `:active` it sends so many messages, then `{Snakepit.Worker, id, :passive}`, and goes on
+  after `activate/2`:
+
+      iex> options = [cmd: ["seq", "3"], id: "seq", output: {:send, self()}, active: 2]
+      iex> {:ok, worker} = Snakepit.Worker.start_link(options)
+      iex> next = fn -> receive do: ({Snakepit.Worker, "seq", news} -> news), after: (5_000 -> nil) end
+      iex> [next.(), next.(), next.()]
+      [{:output, "1\\n"}, {:output, "2\\n"}, :passive]
+      iex> Snakepit.Worker.activate(worker, true)
+      :ok
+      iex> [next.(), next.()]
+      [{:output, "3\\n"}, :eof]
+
+  `:eof` is the end of the output of one OS process. It comes also while the process runs on with its output closed. When
+  the process ends first, with everything that it has started, the worker keeps what has not been read and exits when its
+  end has been told, but no later than `:linger` after the last who asked. What is left then is dropped, as it is when the
+  worker is stopped. A supervisor starts the next process afterwards: with `linger: 0` at once. When the process was lost
+  with the guardian, those who wait are told `:eof`, and later ones read from its successor.
+
+  Output to `Logger` has options:
+
+      output: {:logger, level: :debug, metadata: [service: :thumbnails], max_per_second: 100}
+
+  #{Snakepit.Options.docs(Snakepit.Output.Log.schema())}
+
+  Each line is an entry. Bytes that are no text are shown as `\\xFF`. Lines beyond the limit are counted, and one line
+  says how many were left out. A `:transform` that fails is reported once, and its lines are logged as they are.
+
+  ## Output to a file
+
+  With `stdio: {:file, path}` the process has the file itself, and appends to it; `{:file, path, :truncate}` empties it
+  at each start. What it writes is in the file whatever becomes of the BEAM. But nobody can exchange the file that a
+  process has: after a rotation it goes on to write to the one that was renamed.
+
+  With `stdio: {:file, path, reopen: true}` output passes through the BEAM, which appends it to the file, in pieces of up
+  to 64 KiB and without a message. `reopen_output/1` changes to a new file of that name. In exchange, what the process
+  writes after the death of the BEAM is lost, and each byte is copied once more. A slow disk makes the process wait, as
+  it would without the BEAM. If the disk is full the process runs on, which one that writes by itself might not: what
+  cannot be written is lost, an error is logged when that begins, and how many bytes it were is written to the log and
+  to the file when there is room again.
+
+  ## Terminals
+
+  With `stdio: :pty`, or `stdio: {:pty, rows: 40, cols: 120}`, the process has a terminal of its own, for programs that
+  want a person in front of them: shells, editors, password prompts. `write/2` types, `resize/3` sets the size,
+  `interrupt/1` and `close_input/1` are Ctrl-C and Ctrl-D. The process is asked to end with SIGHUP unless `:stop_signal`
+  says otherwise. `Snakepit.Terminal` has the details, and puts your own terminal in front of it.
 
   ## End
 
@@ -96,8 +175,8 @@ defmodule Snakepit.Worker do
   `Application.stop/1` of your application alone cannot be noticed in time; see `Snakepit.prep_stop/1`.
   """
 
-  alias Snakepit.{Error, Guardian, HeartbeatMonitor, Native}
-  alias Snakepit.Worker.{Info, Options, Server}
+  alias Snakepit.{Error, Guardian, HeartbeatMonitor, ProcessKiller}
+  alias Snakepit.Worker.{Deadline, Info, Options, Server, Terminal}
 
   # What a supervisor waits beyond the grace period: for the tree to vanish after SIGKILL.
   @shutdown_margin_ms 5_000
@@ -119,6 +198,8 @@ defmodule Snakepit.Worker do
       doc: "how many milliseconds it has until SIGKILL"
     ]
   ]
+
+  @what {:or, [{:one_of, [:any, :line]}, {:integer, 1, :infinity, "bytes"}]}
 
   @type worker :: GenServer.server()
 
@@ -142,7 +223,11 @@ defmodule Snakepit.Worker do
   @spec start_link(keyword()) :: {:ok, pid()} | {:error, Error.t() | {:already_started, pid()}}
   def start_link(opts) do
     options = Options.new!(opts)
-    GenServer.start_link(Server, options, genserver_options(options))
+
+    # A process that exits like that is not reported as crashed: the log has said why it did not start.
+    with {:error, {:shutdown, %Error{} = error}} <-
+           GenServer.start_link(Server, options, genserver_options(options)),
+         do: {:error, error}
   end
 
   # For pools. Returns when the process runs; `owner` hears `{Snakepit.Worker, pid, {:ready, id}}` and
@@ -167,8 +252,8 @@ defmodule Snakepit.Worker do
   """
   @spec info(worker()) :: {:ok, Info.t()} | {:error, Error.t()}
   def info(worker) do
-    with {:ok, {info, monitor}} <- call(worker, :info, :info),
-         do: {:ok, %Info{info | heartbeat: health(monitor)}}
+    with {:ok, {%Info{} = info, monitor}} <- call(worker, :info, :info),
+         do: {:ok, %{info | heartbeat: health(monitor)}}
   end
 
   @doc "As `info/1`; raises if there is no such worker."
@@ -222,52 +307,155 @@ defmodule Snakepit.Worker do
   end
 
   @doc "Sends a signal to the process and its group."
-  @spec signal(worker(), Native.signal()) :: :ok | {:error, Error.t()}
+  @spec signal(worker(), ProcessKiller.signal()) :: :ok | {:error, Error.t()}
   def signal(worker, signal) do
     with {:ok, {child, scope}} <- call(worker, :child, :signal),
          do: Guardian.signal(child, signal, scope)
   end
 
-  @doc "Returns the end of what the process has written so far."
+  @doc """
+  Returns the end of what the process has written so far: to standard error, if that is apart and anything was written
+  there; otherwise as output.
+  """
   @spec output_tail(worker()) :: {:ok, binary()} | {:error, Error.t()}
   def output_tail(worker) do
-    with {:ask, child} <- call(worker, :output_tail, :output_tail),
-         do: Guardian.output_tail(child)
+    with {:ask, child, {"", last}} <- call(worker, :output_tail, :output_tail),
+         {:ok, ""} <- Guardian.output_tail(child) do
+      {:ok, last}
+    else
+      {:ask, _child, {first, _last}} -> {:ok, first}
+      answer -> answer
+    end
   end
 
   @doc """
-  Writes to the standard input of a worker with `stdio: :pipe`. Returns when the kernel has taken the data, so a
-  process that does not read makes the caller wait.
-  """
-  @spec write(worker(), iodata()) :: :ok | {:error, Error.t()}
-  def write(worker, data),
-    do: call(worker, {:write, IO.iodata_to_binary(data)}, :write, :infinity)
+  Writes to the standard input of a worker with `stdio: :pipe`, or types at the terminal of one with `stdio: :pty`.
+  Returns when the kernel has taken the data, so a process that does not read makes the caller wait.
 
-  @doc "Ends the standard input of a worker with `stdio: :pipe`."
+  After `timeout` the error says how much was `written`. With `packet: :raw` no more is written then. A packet or line
+  that was begun is written to its end as soon as the process reads, because it would take the next one for the rest of
+  it. `:epipe` means that the process has closed its input or ended, `:emsgsize` that the data is longer than the length
+  of a packet can say. What a caller has handed over is written also if the caller dies meanwhile.
+  """
+  @spec write(worker(), iodata(), timeout()) :: :ok | {:error, Error.t()}
+  def write(worker, data, timeout \\ :infinity),
+    do: talk(worker, {:write, IO.iodata_to_binary(data)}, :write, timeout)
+
+  @doc """
+  Ends the standard input of a worker with `stdio: :pipe`, after everything that was written before.
+
+  At a terminal (`stdio: :pty`) this types the end of file, as a person does with Ctrl-D. The terminal is still there,
+  and more can be typed.
+  """
   @spec close_input(worker()) :: :ok | {:error, Error.t()}
-  def close_input(worker), do: call(worker, :close_input, :close_input, :infinity)
+  def close_input(worker), do: talk(worker, :close_input, :close_input, :infinity)
+
+  @doc """
+  Returns the next output of a worker with `output: :read`; `:eof` after the last of it. Nothing is read from the
+  process before somebody asks for it, except the rest of a chunk of 64 KiB: a process that writes more than a pipe
+  holds waits.
+
+  `what` is
+
+    * `:any` - the next line or packet; with `packet: :raw` whatever there is, at least a byte
+    * a number of bytes, with `packet: :raw` - so many, and fewer only at the end
+    * `:line` - a line with its newline, or the last one without; not with packets that have a length
+
+  Callers get their output in the order in which they came. With the reason `:timeout`, and also if the caller dies,
+  nothing is lost: it is there for the next one. What comes after the end of the process is described under
+  [Output on demand](#module-output-on-demand).
+  """
+  @spec read(worker(), :any | :line | pos_integer(), timeout()) ::
+          {:ok, binary()} | :eof | {:error, Error.t()}
+  def read(worker, what \\ :any, timeout \\ :infinity) do
+    Snakepit.Options.check!(what, @what)
+    talk(worker, {:read, :source, what}, :read, timeout)
+  end
+
+  @doc "As `read/3`, for what there is on standard error of a worker with `stderr: :read`."
+  @spec read_stderr(worker(), timeout()) :: {:ok, binary()} | :eof | {:error, Error.t()}
+  def read_stderr(worker, timeout \\ :infinity),
+    do: talk(worker, {:read, :error, :any}, :read, timeout)
+
+  @doc """
+  Has a worker with `output: {:send, pid}` send so many messages more than it was to send already: a number, `:once`
+  for one, or `true` for all. When they are sent `{Snakepit.Worker, id, :passive}` comes, and the process waits.
+  """
+  @spec activate(worker(), true | :once | pos_integer()) :: :ok | {:error, Error.t()}
+  def activate(worker, count) do
+    Snakepit.Options.check!(count, Options.schema()[:active][:type])
+    talk(worker, {:activate, count}, :activate, @call_timeout)
+  end
+
+  @doc """
+  Has a worker with `stdio: {:file, path, reopen: true}` write to the file that has the name `path` now, or to a new one.
+
+  Rename the file, then call this: all output that comes afterwards is in the new file. If it cannot be opened, output
+  goes on to the old one.
+  """
+  @spec reopen_output(worker()) :: :ok | {:error, Error.t()}
+  def reopen_output(worker), do: call(worker, :reopen_output, :reopen_output)
+
+  @doc """
+  Types the interrupt character, Ctrl-C, at the terminal of a worker with `stdio: :pty`.
+
+  The kernel then sends SIGINT to the program in front, which need not be the one that the worker has started. A
+  terminal in raw mode passes the character on instead. To send a signal to the worker's process, use `signal/2`.
+  """
+  @spec interrupt(worker()) :: :ok | {:error, Error.t()}
+  def interrupt(worker) do
+    case Snakepit.Terminal.modes(worker) do
+      {:ok, %{intr: 0}} -> {:error, %Error{operation: :interrupt, reason: :enotsup}}
+      {:ok, %{intr: character}} -> write(worker, <<character>>)
+      {:error, error} -> {:error, %{error | operation: :interrupt}}
+    end
+  end
+
+  @doc """
+  Sets the size of the terminal of a worker with `stdio: :pty`. The program in front gets SIGWINCH if it has changed.
+
+      Snakepit.Worker.resize(worker, 50, 120)
+      Snakepit.Worker.resize(worker, cols: 120)
+  """
+  @spec resize(worker(), pos_integer(), pos_integer()) :: :ok | {:error, Error.t()}
+  def resize(worker, rows, cols), do: resize(worker, rows: rows, cols: cols)
+
+  @doc "As `resize/3`, with `:rows`, `:cols` or both."
+  @spec resize(worker(), keyword()) :: :ok | {:error, Error.t()}
+  def resize(worker, size), do: terminal(worker, {:resize, Terminal.size!(size)})
 
   @doc """
   Returns the packet with which the process answers this one, for programs that answer each request with
-  one packet, in order. Needs `stdio: :pipe`, and `packet: :line` or `packet: 4`.
+  one packet. Needs `stdio: :pipe`, and `packet: :line`, `1`, `2` or `4`.
 
-  The process has one request at a time; others wait for their turn. Nobody gets the answer to another's
-  request:
+  The process has `:in_flight` requests at a time; others wait for their turn. It answers them in their order, or, with
+  a `:tag`, in any: then each packet begins with a tag, of which callers see nothing, and the program repeats it at the
+  beginning of the answer. Nobody gets the answer to another's request:
 
-    * An answer that comes after `timeout` is dropped, and the next request is sent only then. If it has
-      not come `:answer_timeout` later, the worker ends with `:unanswered`.
-    * A packet that comes after the first answer and answers nothing ends the worker with
-      `:unexpected_output`, unless `:output` says who gets such packets.
+    * An answer that comes after `timeout` is dropped. Its place, and its tag, are free for another request only then.
+      If it has not come `:answer_timeout` later, the worker ends with `:unanswered`.
+    * A packet that comes after the first answer and answers nothing, or has the tag of no request, ends the worker
+      with `:unexpected_output`, unless `:output` says who gets such packets.
     * A line or packet longer than `:max_packet` ends the worker with `:max_packet`.
 
-  What a program writes unasked *after* it has been given the next request cannot be told apart from its
-  answer.
+  Without a tag, what a program writes unasked *after* it has been given the next request cannot be told apart from its
+  answer. A request that is longer than the length of a packet can say is refused with `:emsgsize`.
   """
   @spec request(worker(), iodata(), timeout()) :: {:ok, binary()} | {:error, Error.t()}
   def request(worker, data, timeout \\ 5_000) do
-    data = IO.iodata_to_binary(data)
-    call(worker, {:request, data, deadline(timeout)}, :request, timeout)
+    request = {:talk, {:request, IO.iodata_to_binary(data)}, Deadline.new(timeout)}
+    call(worker, request, :request, timeout)
   end
+
+  # The worker says that the time is up: then it knows that nobody got what it had.
+  defp talk(worker, request, operation, timeout) do
+    request = {:talk, request, Deadline.new(timeout)}
+    call(worker, request, operation, Deadline.patience(timeout))
+  end
+
+  # What `Snakepit.Worker.Terminal` does.
+  @doc false
+  def terminal(worker, request), do: call(worker, {:terminal, request}, :terminal)
 
   # What is wrong with the worker is an error of the call, whatever the kind of its name.
   defp call(worker, request, operation, timeout \\ @call_timeout) do
@@ -283,9 +471,6 @@ defmodule Snakepit.Worker do
 
   defp bang!({:ok, value}), do: value
   defp bang!({:error, error}), do: raise(error)
-
-  defp deadline(:infinity), do: :infinity
-  defp deadline(timeout), do: System.monotonic_time(:millisecond) + timeout
 
   defp genserver_options(%{name: nil}), do: []
   defp genserver_options(%{name: name}), do: [name: name]

@@ -102,7 +102,7 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
          {_output, 0} <- System.cmd(cargo, arguments, options) do
       {:ok, Path.join([target_directory(), target, "release"])}
     else
-      # Whatever it was, if it is the source's fault this tells.
+      # If the source is at fault, building the guardian alone shows it.
       _not_here -> build_package(cargo, "snakepit_guardian")
     end
   end
@@ -193,7 +193,7 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
     {:error, [diagnostic]}
   end
 
-  # Everything that decides what a build gives, but for the Rust version.
+  # Everything that a build depends on, except the version of Rust.
   defp fingerprint do
     prebuilt = System.get_env(@prebuilt_variable, "")
     sources = Path.wildcard(Path.join(root(), "native/**/*.{rs,toml}"))

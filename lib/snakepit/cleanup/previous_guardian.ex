@@ -1,9 +1,9 @@
 defmodule Snakepit.Cleanup.PreviousGuardian do
   @moduledoc false
 
-  # The guardian of a server that was killed. A server that ends in any other way waits for its guardian;
-  # this one could not, and its guardian, which takes the closed port for the death of the BEAM, may
-  # still be at its work when the next server starts. That one waits for it in its stead.
+  # The guardian of a server that was killed. A server that ends in any other way waits for its guardian. A
+  # killed one could not, and its guardian, which takes the closed port for the death of the BEAM, may still
+  # be ending processes when the next server starts. So the next server waits for it first.
 
   alias Snakepit.{Native, OSProcess, Run}
   alias Snakepit.Guardian.Grace

@@ -3,13 +3,13 @@ defmodule Snakepit.Cleanup.Reaper do
 
   # Ends what earlier runs have left behind, before anything new may start.
   #
-  # A run is dead when its lock can be taken and nothing speaks against it, and whoever has taken it is
-  # the only one who reaps it. All dead runs are reaped by one look at the process table and in one grace
-  # period. A ledger's word is a hint: the kernel says whether a process is the one that was noted. Runs
-  # of another place are left for a start in that place.
+  # A run is dead when its lock can be taken and nothing speaks against it. The start that has taken the lock
+  # is the only one that reaps that run. All dead runs are reaped in one pass over the process table and one
+  # grace period. A ledger's record is a hint: the kernel says whether a process is the recorded one. Runs of
+  # another place are left for a start in that place.
   #
-  # Mostly there are none. Then only what has lost its ledger could be found, by its markers, and that is no
-  # reason to keep a start waiting for a pass over the process table: `Snakepit.Auditor` looks for it.
+  # Mostly there are no dead runs. Then only processes that have lost their ledger could be found, by their
+  # markers. A start does not wait for that pass over the process table: `Snakepit.Auditor` makes it later.
 
   require Logger
 
@@ -74,7 +74,7 @@ defmodule Snakepit.Cleanup.Reaper do
   defp take_one(id, directory, files, instance) do
     cond do
       RunDirectory.closed?(files) ->
-        # By somebody who may have had no time to.
+        # The start that closed it may have been killed before it removed the files.
         RunDirectory.tidy(directory, files)
         :closed
 
@@ -140,9 +140,8 @@ defmodule Snakepit.Cleanup.Reaper do
     :spared
   end
 
-  # A guardian that is still at it knows more than any ledger, and gives its workers the time that
-  # they were promised. One that does not finish is ended. Returns the ids of runs whose guardian is there
-  # all the same.
+  # A guardian that is still ending processes knows more than any ledger, and gives its workers their grace period. One
+  # that does not finish is killed. Returns the ids of the runs whose guardian cannot be killed.
   defp await_guardians(dead, config) do
     guardians = for one <- dead, guardian = DeadRun.living_guardian(one), do: {guardian, one.id}
     graces = for one <- dead, do: one.grace
@@ -201,8 +200,7 @@ defmodule Snakepit.Cleanup.Reaper do
       File.rm_rf(dead.directory)
     else
       {by, counts} = outcome(dead.record, obituary, counts)
-      closed = Map.take(counts, [:found, :killed, :gone, :ambiguous])
-      History.close(dead.directory, record(dead, obituary), by, closed)
+      close_history(dead, obituary, by, counts)
       post_mortem(obituary)
       announce(dead.id, by, counts, begun)
     end
@@ -246,10 +244,19 @@ defmodule Snakepit.Cleanup.Reaper do
 
   defp outcome(_record, _obituary, counts), do: {:cleanup, Map.put(counts, :gone, counts.found)}
 
+  defp close_history(dead, obituary, by, counts) do
+    ending =
+      counts
+      |> Map.take([:found, :killed, :gone, :ambiguous])
+      |> Map.merge(%{terminated_by: by, ended_at: DeadRun.ended_at(dead, obituary)})
+
+    History.close(dead.directory, record(dead, obituary), ending)
+  end
+
   defp record(%{record: nil}, %{beam_pid: beam_pid}), do: %{beam_pid: beam_pid}
   defp record(dead, _obituary), do: dead.record
 
-  # For a start in their own place. So that they do not pile up, those go that nobody has any use for.
+  # They are for a start in their own place. Those that are too old or too many are closed.
   defp leave_elsewhere(places, run, begun) do
     runs =
       for place <- [:other_container, :elsewhere],
@@ -263,8 +270,8 @@ defmodule Snakepit.Cleanup.Reaper do
     end
   end
 
-  # A BEAM that was the first process of its namespace takes all others there with it. Of a run in another container
-  # the lock has told that its BEAM is dead: it is the same kernel's.
+  # If the first process of a pid namespace ends, the kernel ends all others in it. The BEAM of a run in another
+  # container is dead, because its lock could be taken: locks are the same kernel's.
   defp expired?(:other_container, %{beam_pid: 1}, _age_s, _index), do: true
   defp expired?(_place, _record, age_s, _index) when age_s > @forgotten_s, do: true
   defp expired?(:other_container, _record, _age_s, index), do: index >= @most_elsewhere
@@ -273,7 +280,7 @@ defmodule Snakepit.Cleanup.Reaper do
   # Nobody here could have seen anything of it.
   defp close_unseen(dead, by, begun) do
     counts = %{found: 0, killed: 0, gone: 0, ambiguous: 0}
-    History.close(dead.directory, dead.record, by, counts)
+    close_history(dead, nil, by, counts)
     announce(dead.id, by, counts, begun)
     Native.lock_release(dead.lock)
   end
@@ -299,7 +306,7 @@ defmodule Snakepit.Cleanup.Reaper do
     )
   end
 
-  # What nobody was there to hear when it happened.
+  # Events that happened when there was no BEAM to emit them.
   defp post_mortem(nil), do: :ok
 
   defp post_mortem(obituary) do

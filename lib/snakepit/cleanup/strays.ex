@@ -1,9 +1,9 @@
 defmodule Snakepit.Cleanup.Strays do
   @moduledoc false
 
-  # Processes with this run's marks that are not below the guardian, where all of them belong. There
-  # are none, unless something went wrong: a guardian that died, or somebody who starts processes with
-  # our marks.
+  # Processes with this run's markers that are not below the guardian, where all of them belong. In normal
+  # operation there are none. They come from a guardian that died, or from another program that starts
+  # processes with the same markers.
 
   alias Snakepit.{Guardian, Native, Run}
   alias Snakepit.Pool.ProcessRegistry
@@ -14,18 +14,18 @@ defmodule Snakepit.Cleanup.Strays do
   @rounds 5
 
   @doc """
-  All that this run's registry and guardian have noted: what to end when nobody looks after them any
-  more, whether or not the process table shows them.
+  Returns every process that this run's registry and guardian have recorded. They are ended when there is no guardian,
+  whether or not the process table shows them.
   """
   @spec noted(Run.t()) :: [Native.identity()]
   def noted(run), do: registered() ++ adopted(run)
 
   # It may be on its way down as well.
   defp registered do
-    for %{identity: identity} when is_binary(identity) <- ProcessRegistry.Table.all(),
-        do: identity
-  rescue
-    ArgumentError -> []
+    case ProcessRegistry.Table.all() do
+      :registry_down -> []
+      infos -> for %{identity: identity} when is_binary(identity) <- infos, do: identity
+    end
   end
 
   defp adopted(run) do
@@ -38,8 +38,8 @@ defmodule Snakepit.Cleanup.Strays do
   @doc "Returns the strays that are there now."
   @spec find(Run.t()) :: [stray()]
   def find(run) do
-    # The process table is no photograph: one whose parent came and went while it was read seems to
-    # belong to nobody. Not twice.
+    # The process table is not read at one instant. A process whose parent came and went meanwhile seems to be below no
+    # guardian, but not in two passes.
     with [_ | _] = found <- look(run) do
       again = look(run)
       for {os_pid, _identity} = stray <- found, List.keymember?(again, os_pid, 0), do: stray
@@ -92,7 +92,7 @@ defmodule Snakepit.Cleanup.Strays do
     {:again, %{counts | stopped: stopped, killed: killed}}
   end
 
-  # For want of descriptors, say. They are named, and the auditor comes by again.
+  # For example for lack of descriptors. The strays are reported as survivors, and the auditor tries again.
   def outcome(counts, strays, {:error, _reason}),
     do: %{counts | survivors: Enum.map(strays, &elem(&1, 0))}
 

@@ -3,7 +3,7 @@ defmodule Snakepit.Command.Request do
 
   # What the guardian is told of a `Snakepit.Command`, and whether it can be told at all.
 
-  alias Snakepit.{Accounts, Command, Error}
+  alias Snakepit.{Accounts, Command, Error, Stdio}
   alias Snakepit.Command.Schema
 
   # Where the guardian puts it.
@@ -28,17 +28,19 @@ defmodule Snakepit.Command.Request do
       {:ok,
        Map.merge(identity, %{
          arguments: command.cmd,
+         arg0: command.arg0,
          inherit: not command.clear_env,
          set: for({name, value} <- set, do: "#{name}=#{value}"),
          unset: for({name, nil} <- unset, do: name),
          directory: command.cd,
          umask: command.umask,
-         stdio: command.stdio,
+         stdio: Stdio.to_request(command.stdio),
          lifeline: command.lifeline,
          nice: command.nice,
          limits: for({name, value} <- command.rlimits, do: limit(name, value)),
          oom_score_adj: command.oom_score_adj,
-         stop: {command.stop_signal, command.stop_timeout, command.kill_mode}
+         stop: {command.stop_signal, command.stop_timeout, command.kill_mode},
+         release: false
        })}
     end
   end
@@ -99,11 +101,13 @@ defmodule Snakepit.Command.Request do
     paths = for path <- [command.cd, path(command.stdio)], path != nil, do: path
     pairs = for {name, value} <- command.env, do: [name, value || ""]
     markers = for {name, value} <- markers, do: [name, value]
-    length = Enum.sum(for texts <- [command.cmd, paths, pairs, markers], do: length_of(texts))
+    arguments = if command.arg0, do: [command.arg0 | command.cmd], else: command.cmd
+    length = Enum.sum(for texts <- [arguments, paths, pairs, markers], do: length_of(texts))
     if length > @most_bytes, do: {:error, too_long(length)}, else: :ok
   end
 
   defp path({:file, path}), do: path
+  defp path({:file, path, _mode}), do: path
   defp path(_stdio), do: nil
 
   defp length_of(texts), do: Enum.reduce(texts, 0, &(IO.iodata_length(&1) + @bytes_each + &2))

@@ -36,6 +36,12 @@ defmodule Snakepit.Command.Schema do
       required: true,
       doc: "`[program | args]`; no shell is involved"
     ],
+    arg0: [
+      type: {:custom, &__MODULE__.arg0/1, "a string"},
+      default: nil,
+      shown: "the program",
+      doc: "what the program is told that its own name is"
+    ],
     env: [
       type: {:custom, &__MODULE__.env/1, "pairs of name and value"},
       default: [],
@@ -50,13 +56,14 @@ defmodule Snakepit.Command.Schema do
          [
            {:one_of, [:tail, :null, :inherit]},
            {:tagged, :file, :path, "path"},
+           {:custom, &__MODULE__.truncated_file/1, "{:file, path, :truncate}"},
            {:tagged, :pipe, :string, "token"},
            {:tagged, :stream, :string, "token"}
          ]},
       default: :tail,
       doc: """
-      `:tail` keeps the end of the output; `:null`, `:inherit`, `{:file, path}`; `{:pipe, token}` is a
-      connection for input and output, and `{:stream, token}` one for output and errors, see
+      `:tail` keeps the end of the output; `:null`, `:inherit`, `{:file, path}`, which appends;
+      `{:file, path, :truncate}`; `{:pipe, token}` is a      connection for input and output, and `{:stream, token}` one for output and errors, see
       `Snakepit.Guardian.connect/1`
       """
     ],
@@ -116,6 +123,13 @@ defmodule Snakepit.Command.Schema do
 
   def cmd([]), do: {"a list that names a program", []}
   def cmd(_other), do: false
+
+  @doc false
+  def truncated_file({:file, path, :truncate}), do: Type.verdict(:path, path)
+  def truncated_file(_other), do: false
+
+  @doc false
+  def arg0(name), do: name == nil or argument(name)
 
   defp argument(argument) when is_binary(argument), do: Type.without_nul(argument)
   defp argument(other), do: {"strings", other}

@@ -1,8 +1,8 @@
 defmodule Snakepit.DataDir.Default do
   @moduledoc false
 
-  # Where runs are recorded if nobody has said. Not in the application's own directory: that has its version
-  # in its name, may be read-only, and is what a release is made of.
+  # The default place for runs. It is not the application's own directory, which has the version in its name,
+  # may be read-only, and is replaced with a release.
 
   require Logger
 

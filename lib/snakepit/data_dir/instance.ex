@@ -22,7 +22,7 @@ defmodule Snakepit.DataDir.Instance do
   # What it was before there was a file.
   @former ~r/\A[0-9a-f]{16}\z/
 
-  @doc "The instance of a directory, which is made if it has none. Raises `ArgumentError`."
+  @doc "Returns the instance of a directory, and makes one if there is none. Raises `ArgumentError`."
   @spec fetch!(Path.t()) :: String.t()
   def fetch!(directory) do
     if read(directory) == {:error, :enoent}, do: create!(directory)
@@ -34,7 +34,7 @@ defmodule Snakepit.DataDir.Instance do
     end
   end
 
-  @doc "Whether a directory has one that is this user's."
+  @doc "Returns whether a directory has an instance that is this user's."
   @spec known?(Path.t()) :: boolean()
   def known?(directory), do: match?({:ok, _text}, read(directory))
 
@@ -82,12 +82,21 @@ defmodule Snakepit.DataDir.Instance do
   # Several may come to this at once, and must come to the same: so nothing in it is random, and it does
   # not matter who renames last.
   defp repair!(directory) do
-    instance = inherited!(directory) || of_inode(directory)
+    # Order: the runs, then the file again. A run that another start has reaped meanwhile says nothing any more,
+    # but that start had repaired the file before.
+    instance = inherited!(directory) || repaired!(directory) || of_inode(directory)
     Logger.warning("Snakepit: #{path(directory)} was corrupt, and is written again")
     temporary = "#{path(directory)}.#{Base.encode16(:crypto.strong_rand_bytes(8), case: :lower)}"
     write!(temporary, instance, directory)
     DataDir.written!(File.rename(temporary, path(directory)), directory)
     instance
+  end
+
+  defp repaired!(directory) do
+    case read(directory) do
+      {:ok, text} -> parse!(text, directory)
+      {:error, _reason} -> nil
+    end
   end
 
   defp create!(directory),
@@ -105,7 +114,7 @@ defmodule Snakepit.DataDir.Instance do
     "#{user}-#{Base.encode16(:crypto.strong_rand_bytes(16), case: :lower)}"
   end
 
-  # If none of the runs can say whose it is: no other directory has this inode.
+  # For a directory without a run that has recorded its instance: no other directory has this inode.
   defp of_inode(directory) do
     {:ok, %{user: user}} = Native.directory_look(directory, true)
     %{inode: inode, major_device: device} = File.stat!(directory)
@@ -113,8 +122,8 @@ defmodule Snakepit.DataDir.Instance do
     "#{user}-#{hash |> binary_part(0, 16) |> Base.encode16(case: :lower)}"
   end
 
-  # Runs that are not closed have noted whose they are. If the file was deleted, or they are from the time
-  # before there was one, whoever reaps them has to be the same.
+  # Runs that are not closed have recorded their instance. If the file was deleted, or the runs are older than it, the
+  # instance that reaps them has to be the same.
   defp inherited!(directory) do
     noted =
       for {_id, run, _files} <- DataDir.open_runs!(directory),
@@ -153,7 +162,7 @@ defmodule Snakepit.DataDir.Instance do
     end
   end
 
-  # A name that somebody has configured is that configuration's, and not the directory's.
+  # An instance that was configured belongs to that configuration, and not to the directory.
   defp made_here?(instance, run),
     do: instance =~ @made_here or instance == of_path(Path.dirname(run))
 

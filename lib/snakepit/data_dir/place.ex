@@ -1,14 +1,14 @@
 defmodule Snakepit.DataDir.Place do
   @moduledoc false
 
-  # Which directory it is. The next start has to find the same one, whatever version of the application it
-  # is and wherever that was put, or it forgets what the last one has left behind. So what somebody has
-  # named is used or refused, and never replaced by another; and of the places that nobody has named, one
-  # that has been used before is preferred to one that would be nicer.
+  # Chooses the data directory. The next start has to find the same one, whatever version of the application
+  # it is and wherever that is installed; otherwise nothing ends what the last run has left behind. So a
+  # directory that was configured is used or refused, and never replaced by another. Of the default places,
+  # one that has been used before is preferred.
   #
-  # Nobody else may be able to write there. Where others may, as on volumes of Kubernetes, it is a directory
-  # below that is this user's alone. They can still move that away, as they can everything on such a volume:
-  # then nothing wrong is read, but what was noted is lost.
+  # Nobody else may be able to write there. On volumes where others may, as in Kubernetes, it is a directory
+  # below the volume that belongs to this user alone. Others can still move that away. Then nothing wrong is
+  # read, but the recorded runs are lost.
 
   alias Snakepit.DataDir
   alias Snakepit.DataDir.{Default, Instance}
@@ -16,12 +16,12 @@ defmodule Snakepit.DataDir.Place do
 
   @configured "config :snakepit, :data_dir"
   @root 0
-  # These say nothing of the place and may not be there the next time: no reason to go elsewhere.
+  # These errors are temporary and say nothing about the place, so no other place is taken because of them.
   @passing [:emfile, :enfile, :enomem, :eio, :eintr, :eagain, :enospc, :edquot]
 
   @typep failure :: {reason :: atom(), Path.t(), String.t()}
 
-  @doc "The directory, made and checked. Raises `ArgumentError`."
+  @doc "Returns the directory, made and checked. Raises `ArgumentError`."
   @spec choose!(map()) :: Path.t()
   def choose!(config) do
     case config.data_dir || named_by_environment() do
@@ -31,7 +31,7 @@ defmodule Snakepit.DataDir.Place do
     end
   end
 
-  # The second is systemd's, for this service and its user, whatever version of it is started.
+  # systemd sets the second one, for this service and its user, in all versions of the service.
   defp named_by_environment do
     case {System.get_env("SNAKEPIT_DATA_DIR", ""), System.get_env("STATE_DIRECTORY", "")} do
       {"", ""} -> nil
@@ -102,7 +102,7 @@ defmodule Snakepit.DataDir.Place do
     end
   end
 
-  # The base is not made: a home that is not there is nobody's.
+  # The base is not made: a home directory that does not exist stays so.
   defp candidate({_name, base, rest}, config) do
     with {:ok, _standing} <- look(base),
          {:ok, private} <- usable(base, config),

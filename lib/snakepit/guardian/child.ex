@@ -1,15 +1,19 @@
 defmodule Snakepit.Guardian.Child do
   @moduledoc false
 
-  # What `Snakepit.Guardian` knows of one child: who owns it, how far it is, and who waits for it.
+  # One child as `Snakepit.Guardian` knows it: its owner, its phase, and the callers that wait for something
+  # of it.
 
   alias Snakepit.Error
 
-  @enforce_keys [:id, :owner, :monitor]
+  @enforce_keys [:id, :os_pid, :identity, :owner, :monitor]
   defstruct [
     :id,
+    :os_pid,
+    :identity,
     :owner,
     :monitor,
+    # The caller that waits for the program to run.
     :releasing,
     :failure,
     phase: :assigned,
@@ -21,13 +25,19 @@ defmodule Snakepit.Guardian.Child do
 
   @type t :: %__MODULE__{phase: :assigned | :released | :running | :exited | :failed}
 
-  @doc "Answers everyone who waits, and tells the owner, when there will be no other answer."
+  @doc "Returns the child as its owner knows it."
+  @spec reference(t()) :: Snakepit.Guardian.child()
+  def reference(child), do: Map.take(child, [:id, :os_pid, :identity])
+
+  @doc "Answers all callers that wait, and notifies the owner. There will be no other answer."
   def fail(%__MODULE__{} = child, reason) do
     answer(child, reason)
-    send(child.owner, {Snakepit.Guardian, child.id, reason})
+    # One that is being started is not its owner's yet: the answer is all that is expected.
+    unless child.releasing, do: send(child.owner, {Snakepit.Guardian, child.id, reason})
+    :ok
   end
 
-  @doc "Answers everyone who waits."
+  @doc "Answers all callers that wait."
   def answer(%__MODULE__{} = child, reason) do
     for {operation, from} <- waiting(child) do
       GenServer.reply(from, {:error, %Error{operation: operation, reason: reason}})

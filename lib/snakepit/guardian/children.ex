@@ -1,28 +1,39 @@
 defmodule Snakepit.Guardian.Children do
   @moduledoc false
 
-  # The children that a server of the guardian has given away, by their ids and by their owners, and
-  # those that wait at the gate for the next caller.
+  # The children that the server of the guardian has handed out, by their ids and by their owners.
 
   alias Snakepit.Error
-  alias Snakepit.Guardian.{Child, Environment, Grace, Server, Watch, Wire}
+  alias Snakepit.Guardian.{Ahead, Child, Environment, Grace, Server, Watch, Wire}
 
   @doc "Assigns waiting children to waiting callers."
   def serve(state) do
-    with {{:value, {request, from, monitor}}, waiting} <- :queue.out(state.waiting),
+    with {{:value, {request, {owner, _tag} = from, monitor}}, waiting} <-
+           :queue.out(state.waiting),
          {{:value, {id, os_pid, identity}}, ready} <- :queue.out(state.ready) do
+      child = %Child{id: id, os_pid: os_pid, identity: identity, owner: owner, monitor: monitor}
+      child = if request.release, do: %{child | phase: :released, releasing: from}, else: child
+
       # First, so that the caller goes on while this is under way: its release comes after it anyway.
-      GenServer.reply(from, {:ok, %{id: id, os_pid: os_pid, identity: identity}})
-      {owner, _tag} = from
-      child = assign(state, %Child{id: id, owner: owner, monitor: monitor}, request)
-      serve(put(%{state | waiting: waiting, ready: ready}, child))
+      unless request.release, do: GenServer.reply(from, {:ok, Child.reference(child)})
+      serve(assign(%{state | waiting: waiting, ready: ready}, child, request))
     else
       {:empty, _queue} -> state
     end
   end
 
-  # The caller has seen to the size of its own part. The environment of the BEAM may have grown by any
-  # amount: then this child is of no use, and says so when it is released.
+  @doc "Returns an error to all waiting callers, because there is no child for them."
+  def refuse(state, error) do
+    for {_request, from, monitor} <- :queue.to_list(state.waiting) do
+      Process.demonitor(monitor, [:flush])
+      GenServer.reply(from, {:error, error})
+    end
+
+    %{state | waiting: :queue.new()}
+  end
+
+  # The caller has checked the size of its own part. The environment of the BEAM may have grown by any amount: then
+  # this child cannot run the program, and its release returns the error.
   defp assign(state, child, request) do
     {_signal, grace_ms, _mode} = request.stop
     Grace.note(state.run, grace_ms)
@@ -31,13 +42,30 @@ defmodule Snakepit.Guardian.Children do
     case Wire.encode({:spawn, Map.put(request, :id, child.id)}) do
       {:ok, frame} ->
         Wire.transmit(state.port, frame)
-        child
+        put(state, child)
 
       {:error, :e2big} ->
         Wire.command(state.port, {:stop, child.id, :sigkill, 0})
         detail = "the environment of the BEAM has grown too large to be passed on"
         error = %Error{operation: :spawn, reason: :e2big, step: :execve, detail: detail}
-        %{child | phase: :failed, failure: error}
+        failed(state, child, error)
+    end
+  end
+
+  @doc "Notes that a child did not run its program, and answers the caller that waits for that."
+  def failed(state, child, error) do
+    failed = %{child | phase: :failed, failure: error, releasing: nil}
+
+    case child do
+      # Its owner gets the error when it releases the child.
+      %Child{phase: :assigned} ->
+        put(state, failed)
+
+      child ->
+        if child.releasing,
+          do: GenServer.reply(child.releasing, {:failed, Child.reference(child), error})
+
+        drop_failed(state, failed)
     end
   end
 
@@ -56,7 +84,7 @@ defmodule Snakepit.Guardian.Children do
     end
   end
 
-  @doc "Forgets one that has failed. Who waits for its end is told by the guardian when it is gone."
+  @doc "Forgets a child that has failed. Callers that wait for its end are answered when the guardian reports it."
   def drop_failed(state, %Child{stopping: []} = child), do: drop(state, child)
   def drop_failed(state, child), do: put(state, child)
 
@@ -65,6 +93,7 @@ defmodule Snakepit.Guardian.Children do
     Process.demonitor(child.monitor, [:flush])
     children = Map.delete(state.children, child.id)
     Watch.running(state.watch, map_size(children))
-    %{state | children: children, owners: Map.delete(state.owners, child.monitor)}
+    owners = Map.delete(state.owners, child.monitor)
+    Ahead.gone(%{state | children: children, owners: owners}, child.identity)
   end
 end

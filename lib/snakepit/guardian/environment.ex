@@ -1,14 +1,13 @@
 defmodule Snakepit.Guardian.Environment do
   @moduledoc false
 
-  # The guardian has the environment that the BEAM had when it started it. Most of the time that is
-  # still the same, and comparing costs less than sending it along each time. It is compared by the
-  # one process that talks to the guardian: the list is large, and in a process that is new each time
-  # it costs more to make room for it than to make it.
+  # The guardian has the environment that the BEAM had when it started the guardian. Mostly that is still the
+  # same, and comparing takes less time than sending it each time. The process that talks to the guardian
+  # compares it. The list is large, and a new process would take longer to make room for it than to read it.
 
   @type change :: {String.t(), String.t() | nil}
 
-  @doc "How the environment differs from `before`, which is what `:os.env/0` gave then."
+  @doc "Returns how the environment differs from `before`, an earlier result of `:os.env/0`."
   @spec changes([{charlist(), charlist()}]) :: [change()]
   def changes(before) do
     case :os.env() do

@@ -1,17 +1,17 @@
 defmodule Snakepit.Guardian.Events do
   @moduledoc false
 
-  # What the guardian says, and what its server makes of it.
+  # The events that the guardian sends, and how each changes the state of its server.
 
   require Logger
 
   alias Snakepit.{Error, Guardian}
-  alias Snakepit.Guardian.{Child, Children, Wire}
+  alias Snakepit.Guardian.{Ahead, Child, Children, Wire}
 
   @doc "Applies an event: answers the callers that waited for it, and returns the new state of the server."
   @spec handle(tuple() | :pong, map()) :: map()
   def handle({:ready, id, os_pid, identity}, state) do
-    Children.serve(%{state | ready: :queue.in({id, os_pid, identity}, state.ready)})
+    Ahead.add(state, {id, os_pid, identity})
   end
 
   def handle({:fork_failed, reason}, state) do
@@ -28,26 +28,19 @@ defmodule Snakepit.Guardian.Events do
 
   def handle({:started, id}, state) do
     Children.update(state, id, fn child ->
-      GenServer.reply(child.releasing, :ok)
+      GenServer.reply(child.releasing, {:ok, Child.reference(child)})
       %{child | phase: :running, releasing: nil}
     end)
   end
 
   def handle({:failed, id, step, reason}, state) do
-    # One that waited at the gate for nobody in particular may have been killed by someone.
-    state = %{state | ready: :queue.filter(fn {ready, _, _} -> ready != id end, state.ready)}
+    # It may have waited at the gate without a caller, and been killed by another process.
+    state = Ahead.remove(state, id)
     error = %Error{operation: :spawn, reason: reason, step: step}
 
     case state.children do
-      %{^id => %Child{phase: :assigned} = child} ->
-        Children.put(state, %{child | phase: :failed, failure: error})
-
-      %{^id => child} ->
-        if child.releasing, do: GenServer.reply(child.releasing, {:error, error})
-        Children.drop_failed(state, %{child | phase: :failed, failure: error, releasing: nil})
-
-      _unknown ->
-        state
+      %{^id => child} -> Children.failed(state, child, error)
+      _unknown -> state
     end
   end
 
@@ -117,8 +110,8 @@ defmodule Snakepit.Guardian.Events do
   end
 
   @doc """
-  Asks for the end of all children. One request is under way at a time: an answer does not say which one
-  it is for.
+  Asks for the end of all children. One request is sent at a time, because an answer does not say which request it
+  belongs to.
   """
   def stop_all(state, from, request) do
     case state.asking.stop_all do

@@ -1,12 +1,12 @@
 defmodule Snakepit.Guardian.Grace do
   @moduledoc false
 
-  # The longest grace period that any process of a run was started with, or that the watchdog gives to
-  # those that have none of their own. A process that waits for the end of everything waits that long.
+  # The longest grace period that a process of this run was started with, or that the watchdog gives to
+  # processes without one of their own. Whatever waits for the end of everything waits that long.
   #
-  # It belongs to the run and not to the server, which may be killed; and the ledger has it too, for the
-  # next BEAM, which waits for the guardian of this one. It only grows: a process that is gone makes
-  # nobody wait, and those who wait do so for the guardian, which does not take longer than it has to.
+  # It belongs to the run and not to the server, which may be killed. The ledger has it too, for the next
+  # BEAM, which waits for the guardian of this one. It only grows. That costs nothing: when the processes are
+  # gone earlier, the guardian ends earlier, and with it the wait.
 
   alias Snakepit.Ledger.Journal
   alias Snakepit.Run

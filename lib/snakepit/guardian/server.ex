@@ -1,9 +1,12 @@
 defmodule Snakepit.Guardian.Server do
   @moduledoc false
 
-  # The one process that talks to the guardian (over `Wire`): it hands waiting children to waiting
-  # callers, passes answers on, watches owners, and sweeps up if the guardian should die. What it
-  # promises is described in `Snakepit.Guardian`.
+  # The one process that talks to the guardian, over `Wire`. It hands waiting children to waiting callers,
+  # passes answers on, monitors the owners of children, and sweeps up if the guardian dies.
+  # `Snakepit.Guardian` says what all of that promises.
+  #
+  # A supervisor cannot know how long the children of a guardian may take to end. `terminate/2` knows it, and
+  # waits that long.
 
   # The supervisor cannot know how long the children of then may take to end. `terminate/2` does, and
   # keeps to it.
@@ -11,8 +14,8 @@ defmodule Snakepit.Guardian.Server do
 
   require Logger
 
-  alias Snakepit.{Error, Guardian, Native, OSProcess, SelfTest, Telemetry}
-  alias Snakepit.Guardian.{Child, Children, Events, Grace, Shutdown, State, Watch, Wire}
+  alias Snakepit.{DataDir, Error, Guardian, Native, OSProcess, SelfTest, Telemetry}
+  alias Snakepit.Guardian.{Ahead, Child, Children, Events, Grace, Shutdown, State, Watch, Wire}
   alias Snakepit.Cleanup.PreviousGuardian
   alias Snakepit.Pool.PIDLedger
 
@@ -41,8 +44,18 @@ defmodule Snakepit.Guardian.Server do
   @doc "Returns the connection over which descriptors go to the guardian of a run, or why there is none."
   def channel(nil), do: {:error, {:closed, nil}}
 
-  def channel(run),
-    do: :persistent_term.get({__MODULE__, :channel, run.id}, {:error, {:closed, nil}})
+  def channel(run) do
+    # Without a descriptor or memory at the guardian's start there was none, and there may be one now.
+    with {:error, _then} <- :persistent_term.get({__MODULE__, :channel, run.id}, {:error, :none}),
+         do: open_channel(run, listener(run))
+  end
+
+  defp open_channel(run, path) do
+    with {:ok, channel} = opened <- Native.channel_open(path || "") do
+      :persistent_term.put({__MODULE__, :channel, run.id}, {:ok, channel})
+      opened
+    end
+  end
 
   @doc "Returns the environment that the guardian was started with."
   def environment, do: :persistent_term.get({__MODULE__, :environment})
@@ -67,11 +80,14 @@ defmodule Snakepit.Guardian.Server do
 
     with {:ok, {:welcome, _version, os_pid, identity, socket}} <- Wire.first_event(port, opts),
          {:ok, process} <- process(os_pid, identity),
-         :ok <- PIDLedger.register_guardian(process.identity) do
+         :ok <- DataDir.written!(PIDLedger.register_guardian(process.identity), run.data_dir) do
       PreviousGuardian.note(run, process)
+      # The children of the last guardian ended with it.
+      Ahead.forget_all(run)
       :persistent_term.put({__MODULE__, :listener, run.id}, socket)
-      # Without one, what needs pipes says why.
-      :persistent_term.put({__MODULE__, :channel, run.id}, Native.channel_open(socket))
+      # Without a connection, calls that need pipes return the reason.
+      :persistent_term.erase({__MODULE__, :channel, run.id})
+      open_channel(run, socket)
       metadata = %{beam_pid: String.to_integer(System.pid()), guardian_pid: os_pid}
       Telemetry.execute([:snakepit, :watchdog, :started], %{count: 1}, metadata)
 
@@ -108,7 +124,7 @@ defmodule Snakepit.Guardian.Server do
     # One more than the guardian keeps ahead, if all of those are spoken for.
     if :queue.is_empty(state.ready), do: Wire.command(state.port, {:fork, 1})
     waiting = :queue.in({request, from, Process.monitor(owner)}, state.waiting)
-    {:noreply, Children.serve(%{state | waiting: waiting})}
+    {:noreply, Children.serve(Ahead.record(%{state | waiting: waiting}))}
   end
 
   defp answer({:release, id}, from, state) do
@@ -177,6 +193,14 @@ defmodule Snakepit.Guardian.Server do
     case Wire.decode(frame) do
       {:ok, event} -> {:noreply, Events.handle(event, state)}
       {:error, :malformed} -> {:stop, :guardian_malformed, state}
+    end
+  end
+
+  # The journal's, on children that wait at the gate.
+  def handle_info({tag, answer}, %{recording: {tag, _children}} = state) do
+    case Ahead.recorded(state, answer) do
+      {:ok, state} -> {:noreply, Children.serve(state)}
+      {:error, error, state} -> {:noreply, Children.refuse(state, error)}
     end
   end
 
@@ -251,7 +275,7 @@ defmodule Snakepit.Guardian.Server do
       do: Shutdown.await_all_gone(state.port, state.run, patience),
       else: Shutdown.sweep(state.run)
 
-    # What the guardian said of their end was not passed on, and nobody else will say it.
+    # The guardian's events of their end were not passed on, and there are no others.
     for {_id, child} <- state.children, do: Child.fail(child, :guardian_down)
     Wire.close(state.port)
     Native.process_await([state.process.identity], @guardian_end_ms)

@@ -1,8 +1,7 @@
 defmodule Snakepit.Guardian.Shutdown do
   @moduledoc false
 
-  # What is left to do when there is no guardian any more, or there will be none: waiting until it has
-  # ended everything, and sweeping up what it could not.
+  # The end of a guardian: waits until it has ended everything, and sweeps up what it could not end.
 
   require Logger
 
@@ -14,8 +13,8 @@ defmodule Snakepit.Guardian.Shutdown do
   @kill_wait_ms 5_000
 
   @doc """
-  Waits for a guardian that was asked to end everything. If it dies over that, or says nothing for so
-  many milliseconds, sweeps up.
+  Waits for a guardian that was asked to end everything. Sweeps up if the guardian dies meanwhile, or sends nothing for
+  so many milliseconds.
   """
   @spec await_all_gone(port(), Run.t(), non_neg_integer()) :: :ok
   def await_all_gone(port, run, timeout_ms) do
@@ -40,8 +39,7 @@ defmodule Snakepit.Guardian.Shutdown do
   end
 
   @doc """
-  What a guardian that has ended has left in writing: the kernel told it that it had no child any more, or
-  who is left. Without it, sweeps up.
+  Reads the obituary of a guardian that has ended, which names the processes that are left. Sweeps up if there is none.
   """
   @spec hear_last_word(Run.t()) :: :ok
   def hear_last_word(run) do

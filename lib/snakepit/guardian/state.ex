@@ -1,9 +1,9 @@
 defmodule Snakepit.Guardian.State do
   @moduledoc false
 
-  # What `Snakepit.Guardian.Server` knows. `Children` and `Events` change it.
+  # The state of `Snakepit.Guardian.Server`. `Ahead`, `Children` and `Events` change it.
 
-  alias Snakepit.Guardian.{Child, Watch}
+  alias Snakepit.Guardian.{Ahead, Child, Watch}
   alias Snakepit.{OSProcess, Run}
 
   @enforce_keys [:run, :port, :process, :socket, :watch, :log_level, :grace_ms]
@@ -15,13 +15,18 @@ defmodule Snakepit.Guardian.State do
     :watch,
     :log_level,
     :grace_ms,
-    # Children that wait at the gate, and callers that wait for one.
+    # Children that wait at the gate, see `Ahead`: those that can be had, those that are not recorded and those
+    # that are being recorded; and children that are gone, of which the ledger does not know yet.
     ready: :queue.new(),
+    unrecorded: [],
+    recording: nil,
+    gone: [],
+    # Callers that wait for a child.
     waiting: :queue.new(),
-    # Children that somebody has, by id, and their ids by the monitor of their owner.
+    # Children that were handed out, by id, and their ids by the monitor of their owner.
     children: %{},
     owners: %{},
-    # Callers that wait for an answer of the guardian's which does not say for whom it is.
+    # Callers that wait for an answer of a kind that does not name its caller.
     asking: %{info: [], stop_all: []}
   ]
 
@@ -33,7 +38,10 @@ defmodule Snakepit.Guardian.State do
           watch: Watch.t(),
           log_level: atom(),
           grace_ms: non_neg_integer(),
-          ready: :queue.queue({pos_integer(), pos_integer(), binary()}),
+          ready: :queue.queue(Ahead.child()),
+          unrecorded: [Ahead.child()],
+          recording: {reference(), [Ahead.child()]} | nil,
+          gone: [binary()],
           waiting: :queue.queue({map(), GenServer.from(), reference()}),
           children: %{pos_integer() => Child.t()},
           owners: %{reference() => pos_integer()},

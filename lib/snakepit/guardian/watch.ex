@@ -1,12 +1,12 @@
 defmodule Snakepit.Guardian.Watch do
   @moduledoc false
 
-  # Whether the guardian still answers, while something runs or was asked of it. Anyone of its user may stop
-  # it with a signal, and a debugger does; it then hears nothing and ends nobody. One that the kernel says is
-  # stopped is continued. One that has said nothing for half a minute is ended, and another one started: all
-  # that it guarded ends with it, and workers start again.
+  # Watches whether the guardian answers, while something runs or was requested. Any process of the same user
+  # may stop the guardian with a signal, and a debugger does; it then reads no request and ends no process. A
+  # guardian that the kernel reports as stopped gets SIGCONT. One that has not answered for half a minute is
+  # killed and another one is started: all that it guarded ends with it, and workers start again.
   #
-  # A process of its own: the server waits in its write to a guardian that does not read.
+  # This is a process of its own because the server waits in its write to a guardian that does not read.
 
   require Logger
 

@@ -1,7 +1,8 @@
 defmodule Snakepit.Guardian.Wire do
   @moduledoc false
 
-  # The port to the guardian's program: how it is opened, what is said first, and what goes over it.
+  # The port to the guardian's program: opens it, exchanges the first frames, and encodes and decodes all
+  # others.
 
   alias Snakepit.{Native, Run}
 
@@ -68,8 +69,8 @@ defmodule Snakepit.Guardian.Wire do
   def decode(frame), do: Native.wire_decode(frame)
 
   @doc """
-  Tells the guardian something. `false` if it has died and the port is closed; the message that says so
-  is on its way.
+  Sends the guardian a request. Returns `false` if the port is closed because the guardian has died; the message that
+  reports that follows.
   """
   @spec command(port(), term()) :: boolean()
   def command(port, request), do: transmit(port, Native.wire_encode(request))

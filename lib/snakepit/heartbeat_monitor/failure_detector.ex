@@ -1,9 +1,9 @@
 defmodule Snakepit.HeartbeatMonitor.FailureDetector do
   @moduledoc false
 
-  # Decides from pings, pongs and the time whether a process is alive. It has no process, socket or clock
-  # of its own: each function takes what has happened and returns the detector and the actions that follow.
-  # The caller takes the actions in their order, and calls `tick/2` at `due`.
+  # Decides from pings, pongs and the time whether a process is alive. It has no process, socket or clock of
+  # its own: each function takes what has happened and returns the detector and the actions that follow. The
+  # caller performs the actions in their order, and calls `tick/2` at `due`.
 
   alias Snakepit.AlignedTimer
   alias Snakepit.HeartbeatMonitor.Health
@@ -144,8 +144,8 @@ defmodule Snakepit.HeartbeatMonitor.FailureDetector do
   end
 
   @doc """
-  A pong has arrived, with the timestamp of its ping and the time at which the process says that it
-  answered, in milliseconds since the epoch. Either may be `nil`.
+  Notes a pong. It has the timestamp of its ping and the time at which the process answered, by its own clock, in
+  milliseconds since the epoch. Either may be `nil`.
   """
   @spec pong(t(), {integer() | nil, integer() | nil}, integer()) :: {t(), [action()]}
   def pong(%{in_flight: timestamp} = detector, {timestamp, answered_at}, now)

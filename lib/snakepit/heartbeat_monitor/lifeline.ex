@@ -33,12 +33,12 @@ defmodule Snakepit.HeartbeatMonitor.Lifeline do
   end
 
   @typedoc """
-  The timestamp of the ping, and when the process says that it answered. Either is `nil` if it is no number:
+  The timestamp of the ping, and the time of the answer by the clock of the process. Either is `nil` if it is no number:
   the line is a sign of life all the same.
   """
   @type pong :: {integer() | nil, integer() | nil}
 
-  @doc "All pongs in what has arrived, and the beginning of the next line."
+  @doc "Returns the pongs in the data, and the beginning of the next line."
   @spec pongs(binary()) :: {[pong()], binary()}
   def pongs(data) do
     [rest | lines] = data |> :binary.split("\n", [:global]) |> Enum.reverse()

@@ -1,8 +1,8 @@
 defmodule Snakepit.HeartbeatMonitor.Pinger do
   @moduledoc false
 
-  # Calls a worker's `:ping` function, which may raise or hang, in a process of its own. Whoever has
-  # started it gets `{Snakepit.HeartbeatMonitor.Pinger, pinger, timestamp, alive?}` for each `ask/2`.
+  # Calls a worker's `:ping` function, which may raise or hang, in a process of its own. That process sends
+  # the one that started it `{Snakepit.HeartbeatMonitor.Pinger, pinger, timestamp, alive?}` for each `ask/2`.
 
   @doc "Starts a pinger, linked to the caller."
   @spec start_link((() -> term()) | (map() -> term()), map()) :: pid()

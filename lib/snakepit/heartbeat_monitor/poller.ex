@@ -1,12 +1,13 @@
 defmodule Snakepit.HeartbeatMonitor.Poller do
   @moduledoc false
 
-  # Pings all workers that have a monitor: sends what is due, reads what has arrived, and does what each
-  # worker's `FailureDetector` decides. It is one process for all of them because to wake a process costs the
-  # BEAM more than a ping does: a thousand monitors that ping for themselves take twice the processor time.
+  # Pings all workers that have a monitor: it sends the pings that are due, reads the pongs that have arrived,
+  # and does what each worker's `FailureDetector` decides. It is one process for all of them, because waking a
+  # process takes the BEAM longer than a ping: a thousand monitors that ping for themselves take twice the
+  # processor time.
   #
-  # What it knows of the workers is in a table that outlives it. A poller that is started anew pings all of
-  # them, because its predecessor may have read pongs and died with them, and counts nothing as missed.
+  # The state of the workers is in a table that outlives this process. A poller that was started again pings
+  # all of them, because its predecessor may have read pongs before it ended, and counts nothing as missed.
 
   use GenServer
 
@@ -22,7 +23,7 @@ defmodule Snakepit.HeartbeatMonitor.Poller do
   @doc false
   def start_link(_opts), do: GenServer.start_link(__MODULE__, [], name: __MODULE__)
 
-  @doc "Has the caller's worker pinged from now on, until the caller ends."
+  @doc "Pings the caller's worker from now on, until the caller ends."
   @spec watch(Target.t()) :: :ok
   def watch(%Target{} = target) do
     # Order: a poller that is being started finds it in the table, or gets the message, or both.

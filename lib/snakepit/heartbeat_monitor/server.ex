@@ -1,9 +1,8 @@
 defmodule Snakepit.HeartbeatMonitor.Server do
   @moduledoc false
 
-  # The process of one monitor. It owns what belongs to its worker alone, so that it goes with the worker:
-  # the lifeline, or the process that calls the `:ping` function. It has no timer and decides nothing: that is
-  # done by `Poller`, for all monitors.
+  # The process of one monitor. It owns the lifeline, or the process that calls the `:ping` function, so that
+  # both end with the worker. It has no timer and decides nothing: `Poller` does that for all monitors.
 
   use GenServer
 

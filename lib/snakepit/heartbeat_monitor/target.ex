@@ -1,7 +1,8 @@
 defmodule Snakepit.HeartbeatMonitor.Target do
   @moduledoc false
 
-  # A worker whose process is pinged: its monitor, its detector, and how it is reached.
+  # A worker whose process is pinged: its monitor, its failure detector, and the lifeline or pinger that
+  # reaches it.
 
   alias Snakepit.HeartbeatMonitor.FailureDetector
 

@@ -1,13 +1,13 @@
 defmodule Snakepit.Ledger.DeadRun do
   @moduledoc false
 
-  # What a run whose BEAM is gone has left in its directory, read without believing it: whatever is
-  # damaged is counted and left out.
+  # What a run whose BEAM is gone has left in its directory. None of it is believed unchecked: damaged parts
+  # are counted and left out.
 
   require Logger
 
   alias Snakepit.{DataDir, Error, Native}
-  alias Snakepit.Ledger.{Journal, Place, RunDirectory, Table}
+  alias Snakepit.Ledger.{Journal, Place, RunDirectory, SignOfLife, Table}
 
   # No process is given more.
   @longest_ms 0x7FFFFFFF
@@ -20,8 +20,11 @@ defmodule Snakepit.Ledger.DeadRun do
     :record,
     :guardian,
     :place,
+    # When a file of it was last written, in seconds since the epoch.
+    :last_written_s,
     grace: 0,
     workers: [],
+    children: [],
     adopted: [],
     bad: 0,
     ignored: 0
@@ -34,8 +37,10 @@ defmodule Snakepit.Ledger.DeadRun do
           record: map() | nil,
           guardian: Native.identity() | nil,
           place: Place.whereabouts() | :running | nil,
+          last_written_s: integer() | nil,
           grace: non_neg_integer(),
           workers: [map()],
+          children: [Native.identity()],
           adopted: [Native.identity()],
           bad: non_neg_integer(),
           ignored: non_neg_integer()
@@ -47,6 +52,8 @@ defmodule Snakepit.Ledger.DeadRun do
   """
   @spec read(String.t(), Path.t(), reference()) :: t()
   def read(id, directory, lock) do
+    # Order: before a corrupt ledger is set aside, which writes to the directory.
+    last_written_s = SignOfLife.last_s(directory)
     {entries, ignored} = Journal.read!(directory)
 
     if ignored > 0,
@@ -58,10 +65,12 @@ defmodule Snakepit.Ledger.DeadRun do
       id: id,
       directory: directory,
       lock: lock,
+      last_written_s: last_written_s,
       record: believable(contents.run),
       guardian: if(is_binary(contents.guardian), do: contents.guardian),
       grace: if(contents.grace in 0..@longest_ms, do: contents.grace, else: 0),
       workers: for({_id, %{run_id: ^id} = worker} <- contents.workers, do: worker),
+      children: contents.children,
       adopted: for({_os_pid, identity} <- adopted(directory), do: identity),
       bad: contents.bad,
       ignored: ignored
@@ -71,18 +80,19 @@ defmodule Snakepit.Ledger.DeadRun do
   @doc "Returns every process that it recorded."
   @spec identities(t()) :: [Native.identity()]
   def identities(run) do
-    for(%{identity: identity} when identity != nil <- run.workers, do: identity) ++ run.adopted
+    workers = for %{identity: identity} when identity != nil <- run.workers, do: identity
+    Enum.uniq(workers ++ run.children ++ run.adopted)
   end
 
-  @doc "Whether only its directory had been made: there is nothing in it that says anything."
+  @doc "Returns whether only its directory had been made, and nothing was recorded."
   @spec blank?(t()) :: boolean()
   def blank?(run) do
     run.record == nil and run.ignored == 0 and RunDirectory.blank?(files(run.directory))
   end
 
   @doc """
-  Its guardian, if that is still there: one whom the ledger names, and who is the guardian of this run by
-  its own word too. Anybody may be named.
+  Returns its guardian, if that is still there. It is the process that the ledger names, and that has the id of this run
+  among its own arguments: a ledger may name any process.
   """
   @spec living_guardian(t()) :: Native.identity() | nil
   def living_guardian(%{guardian: nil}), do: nil
@@ -96,8 +106,8 @@ defmodule Snakepit.Ledger.DeadRun do
   end
 
   @doc """
-  Where its BEAM ran, as `Snakepit.Ledger.Place` says; or that it still is `:running` here, which its lock
-  should have prevented.
+  Returns where its BEAM ran, see `Snakepit.Ledger.Place`; or `:running` if it still runs here, which its lock should
+  have prevented.
   """
   @spec whereabouts(t()) :: Place.whereabouts() | :running
   def whereabouts(%{record: %{beam: beam} = record}) do
@@ -106,6 +116,21 @@ defmodule Snakepit.Ledger.DeadRun do
   end
 
   def whereabouts(_unknown), do: :here
+
+  @doc """
+  Returns when it ended, in milliseconds since the epoch: when its guardian noticed the death of its BEAM, when it had
+  stopped in order, or when it last wrote a file, which the auditor of every run does at its interval.
+  """
+  @spec ended_at(t(), map() | nil) :: integer()
+  def ended_at(%{record: %{state: :terminated, changed_at: ended_at}}, _obituary), do: ended_at
+  def ended_at(_run, %{detected_at: detected_at}), do: detected_at
+  def ended_at(%{last_written_s: nil}, nil), do: System.os_time(:millisecond)
+
+  # The time of a file may be of a coarser clock than the time of a start.
+  def ended_at(run, nil) do
+    last_written = run.last_written_s * 1_000
+    max(last_written, (run.record || %{})[:started_at] || last_written)
+  end
 
   defp files(directory) do
     case Native.directory_list(directory) do
@@ -147,8 +172,7 @@ defmodule Snakepit.Ledger.DeadRun do
         contents
 
       {:error, reason} ->
-        nothing = %{run: nil, guardian: nil, grace: nil, workers: %{}, bad: 1}
-        lost = DataDir.unreadable!(:reap, reason, nothing)
+        lost = DataDir.unreadable!(:reap, reason, %{Table.empty() | bad: 1})
         set_aside(directory, "refused", inspect(reason))
         lost
     end

@@ -1,8 +1,8 @@
 defmodule Snakepit.Ledger.History do
   @moduledoc false
 
-  # Runs that have ended. What is left of one is its directory with a file `history`; the files that
-  # it lived from go away once that is written, so a run is closed or not, and never half.
+  # Runs that have ended. A run is closed when the file `history` is in its directory. Its other files are
+  # removed after that, so a run is closed or it is not, and never half.
 
   alias Snakepit.{DataDir, Native}
   alias Snakepit.Ledger.{RunDirectory, Seal}
@@ -10,24 +10,34 @@ defmodule Snakepit.Ledger.History do
   # Many times what a run's record takes.
   @max_bytes 1024 * 1024
 
+  @typedoc "How a run has ended, when, and how many of its processes were found, killed and gone then."
+  @type ending :: %{
+          terminated_by: atom(),
+          ended_at: integer(),
+          found: non_neg_integer(),
+          killed: non_neg_integer(),
+          gone: non_neg_integer(),
+          ambiguous: non_neg_integer()
+        }
+
   @doc """
-  Closes a run: how it ended, and what was found of it. `record` is `nil` for a run that nobody knows
-  anything of. With `keep`, all but so many of the newest are removed then.
+  Closes a run. `record` is what the run recorded of itself, `nil` if that was lost. With `keep`, all but so many
+  of the newest closed runs are removed.
   """
-  @spec close(Path.t(), map() | nil, atom(), map(), non_neg_integer() | :all) ::
+  @spec close(Path.t(), map() | nil, ending(), non_neg_integer() | :all) ::
           :ok | {:error, File.posix()}
-  def close(directory, record, terminated_by, counts, keep \\ :all) do
+  def close(directory, record, ending, keep \\ :all) do
     data_dir = Path.dirname(directory)
     earlier = list(data_dir)
+    record = record || %{}
 
     closed =
-      (record || %{})
+      record
       |> Map.drop([:beam, :place])
-      |> Map.merge(counts)
+      |> Map.merge(ending)
       |> Map.merge(%{
         run_id: Path.basename(directory),
-        terminated_by: terminated_by,
-        ended_at: System.os_time(:millisecond),
+        clean_shutdown: record[:clean_shutdown] == true,
         sequence: next_sequence(earlier)
       })
 
@@ -66,7 +76,7 @@ defmodule Snakepit.Ledger.History do
     :ok
   end
 
-  # With its lock, so that nobody else is looking at it.
+  # With its lock, so that no other start reads it meanwhile.
   defp remove(directory) do
     with {:ok, lock} when lock != nil <- Native.lock_take(RunDirectory.lock(directory)) do
       File.rm_rf(directory)

@@ -2,8 +2,9 @@ defmodule Snakepit.Ledger.Journal do
   @moduledoc false
 
   # A write-ahead log: what the ledger must not lose, in the order in which it happened. At a checkpoint,
-  # `Snakepit.Pool.PIDLedger` stores it in DETS. A process appends its entry by itself, and waits until it
-  # is written; or leaves a note, which is written with the next entry, or within a second.
+  # `Snakepit.Pool.PIDLedger` stores it in DETS. A process appends its own entries. It waits until an entry is
+  # written, or gets a message when it is, or leaves a note that is written with the next entry, within a
+  # second.
   #
   # There are two files: `journal` is being written, `journal.old` is being stored. A dead run is read from
   # DETS, `journal.old` and `journal`, in this order.
@@ -20,9 +21,13 @@ defmodule Snakepit.Ledger.Journal do
           {:run, map()}
           | {:guardian, Native.identity()}
           | {:grace, non_neg_integer()}
+          | {:children, added :: [Native.identity()], gone :: [Native.identity()] | :all}
           | {:worker, String.t(), String.t(), atom(), integer() | nil, integer() | nil,
              binary() | nil, String.t() | nil, [binary()], integer()}
           | {:gone, worker_id :: String.t()}
+
+  @typedoc "What a process is told, behind its tag, of an entry that it has begun to append."
+  @type answer :: {:ok, term()} | {:error, {atom(), integer() | nil}}
 
   @doc "Opens the journal of a run's directory to write to it."
   @spec open(Path.t()) :: {:ok, reference()} | {:error, Error.t()}
@@ -46,15 +51,8 @@ defmodule Snakepit.Ledger.Journal do
   def append(journal, entry) do
     tag = make_ref()
 
-    case write(journal, :erlang.term_to_binary(entry), tag) do
-      {:ok, _appended} -> :ok
-      {:error, error} -> {:error, explain(Error.from_native(:journal, error))}
-    end
-  end
-
-  # A disk may stall for any time. No normal scheduler waits for it, and one dirty scheduler for all callers.
-  defp write(journal, binary, tag) do
-    case Native.journal_append(journal, binary, tag) do
+    # A disk may stall for any time. No normal scheduler waits for it, and one dirty scheduler for all callers.
+    case Native.journal_append(journal, :erlang.term_to_binary(entry), tag) do
       {:ok, :write} ->
         Native.journal_write(journal)
         await(tag)
@@ -63,15 +61,36 @@ defmodule Snakepit.Ledger.Journal do
         await(tag)
 
       done ->
-        done
+        appended(done)
     end
   end
 
   defp await(tag) do
     receive do
-      {^tag, answer} -> answer
+      {^tag, answer} -> appended(answer)
     end
   end
+
+  @doc "As `append/2`, without waiting: the calling process gets `{tag, answer}`, see `appended/1`."
+  @spec begin_append(reference(), entry(), reference()) :: :ok
+  def begin_append(journal, entry, tag) do
+    case Native.journal_append(journal, :erlang.term_to_binary(entry), tag) do
+      {:ok, :write} -> spawn(Native, :journal_write, [journal])
+      {:ok, :waits} -> :ok
+      done -> send(self(), {tag, done})
+    end
+
+    :ok
+  end
+
+  @doc "Returns the result in an answer."
+  @spec appended(answer()) :: :ok | {:error, Error.t()}
+  def appended({:ok, _appended}), do: :ok
+  def appended({:error, error}), do: {:error, explain(Error.from_native(:journal, error))}
+
+  @doc "Writes the notes that no entry has followed yet."
+  @spec flush(reference()) :: :ok
+  def flush(journal), do: Native.journal_write(journal)
 
   @doc "Waits until the disk has it too."
   @spec sync(reference()) :: :ok | {:error, Error.t()}
@@ -91,8 +110,7 @@ defmodule Snakepit.Ledger.Journal do
           :ok | {:error, Error.t()}
   def checkpoint(journal, directory, fun) do
     old = RunDirectory.old_journal(directory)
-    # Notes that no entry followed.
-    Native.journal_write(journal)
+    flush(journal)
 
     # Order: a file that is there already was not stored last time, and goes first.
     with :ok <- checkpoint_file(old, fun),
@@ -102,7 +120,7 @@ defmodule Snakepit.Ledger.Journal do
   end
 
   @doc """
-  What a dead run's journal says, oldest first, and how many bytes of it are damaged.
+  Returns the entries of a dead run's journal, oldest first, and how many bytes of it are damaged.
   """
   @spec read(Path.t()) :: {[entry()], non_neg_integer()}
   def read(directory) do
@@ -110,7 +128,7 @@ defmodule Snakepit.Ledger.Journal do
     read(directory, fn _reason -> {[], 1} end)
   end
 
-  @doc "The same; raises if it cannot be read now, but may be another time."
+  @doc "As `read/1`, but raises if the journal cannot be read for a reason that may pass."
   @spec read!(Path.t()) :: {[entry()], non_neg_integer()}
   def read!(directory) do
     read(directory, &DataDir.unreadable!(:journal_read, &1, {[], 1}))

@@ -1,10 +1,10 @@
 defmodule Snakepit.Ledger.Legacy do
   @moduledoc false
 
-  # Ledgers of the earlier Snakepit: `process_registry_<node>.dets`, workers by id, with a pid and no
-  # identity. Read once and set aside. A pid alone says nothing, so a process is ended only if its
-  # command line carries the run id of the entry, and the BEAM that wrote the entry is gone. Only files of
-  # this user that nobody else may write to are read.
+  # Ledgers of the earlier Snakepit: `process_registry_<node>.dets`, with workers by id, each with a pid and
+  # no identity. They are read once and set aside. A pid alone does not identify a process. So a process is
+  # ended only if its command line has the run id of the entry, and the BEAM that wrote the entry is gone.
+  # Only files that belong to this user, and that nobody else may write to, are read.
 
   require Logger
 

@@ -1,8 +1,9 @@
 defmodule Snakepit.Ledger.Place do
   @moduledoc false
 
-  # Where a run was. What of it there may be is for a start in the same place to end: in another
-  # container its pids are other processes, and on another machine there is nothing to look at.
+  # Where a run was: on which boot, in which pid namespace, on which machine. Only a start in the same place
+  # may end what is left of it. In another container its pids belong to other processes, and on another
+  # machine there is nothing to end.
   #
   # | boot | namespace | machine | |
   # |---|---|---|---|
@@ -10,7 +11,7 @@ defmodule Snakepit.Ledger.Place do
   # | same | another | | `:other_container`, in another container of this kernel |
   # | another | same | same | `:other_boot`, of this machine: nothing is left |
   # | another | | another or unknown | `:elsewhere`, for example on a volume that machines share |
-  # | unknown | same or unknown | same | `:here`, and what was noted is not believed on its word |
+  # | unknown | same or unknown | same | `:here`, and a recorded process is not ended on the word of the ledger alone |
   # | unknown | another | | `:elsewhere` |
   # | unknown | | another or unknown | `:elsewhere` |
 
@@ -19,11 +20,11 @@ defmodule Snakepit.Ledger.Place do
   @type t :: %{machine: String.t() | nil, namespace: String.t() | nil}
   @type whereabouts :: :here | :other_container | :other_boot | :elsewhere
 
-  @doc "This place, for the record of a run."
+  @doc "Returns this place, for the record of a run."
   @spec current() :: t()
   def current, do: %{machine: machine(), namespace: namespace()}
 
-  @doc "Where the BEAM of a run ran, by its identity and by the place that its record names."
+  @doc "Returns where a run was, from the identity of its BEAM and the place in its record."
   @spec whereabouts(Native.identity(), t() | nil) :: whereabouts()
   def whereabouts(beam, place) do
     case Native.identity_scope(beam) do

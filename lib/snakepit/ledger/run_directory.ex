@@ -1,9 +1,9 @@
 defmodule Snakepit.Ledger.RunDirectory do
   @moduledoc false
 
-  # The names of the files in a run's directory, once. What each of them is for is described in
-  # `guides/internals.md`. The guardian writes `adopted`, `obituary`, `listener` and `guardian.log`, whose names
-  # are in the core as well (`run_directory.rs`).
+  # The names of the files in a run's directory. `guides/internals.md` says what each of them is for. The
+  # guardian writes `adopted`, `obituary`, `listener` and `guardian.log`, whose names are in the core as well
+  # (`run_directory.rs`).
 
   @lock "lock"
   @journal "journal"

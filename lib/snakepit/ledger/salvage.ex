@@ -3,14 +3,14 @@ defmodule Snakepit.Ledger.Salvage do
 
   # Reads a DETS file without DETS.
   #
-  # DETS trusts what it reads. Of files with a few wrong bytes it opens most and returns wrong values,
-  # refuses some, takes down the calling process with others, and with some it loops forever, in a
-  # process that has no name. None of that may happen at a start. So the objects of a dead table are
-  # looked for where they are: each is a tuple in the external term format, whole or not there.
+  # DETS trusts what it reads. Of files with a few wrong bytes it opens most and returns wrong values. It
+  # refuses some, it ends the calling process with others, and with some it loops forever, in a process that
+  # has no name. None of that may happen at a start. So this module searches the file for the objects of the
+  # dead table: each is a tuple in the external term format, whole or not there.
   #
-  # What DETS has freed is there too until it is written over, in parts. Those that are whole may be of
-  # use: a collection is freed and written elsewhere when one of its objects changes, and whoever dies
-  # in between has only what was freed. What is not to be believed shows by its seal.
+  # Objects that DETS has freed are in the file too until they are overwritten, some of them in parts. Whole
+  # ones may be of use: DETS frees a collection and writes it elsewhere when one of its objects changes, and a
+  # BEAM that dies in between leaves only the freed one. The seal of a record tells which ones to believe.
 
   # Two bytes that every tuple of up to 255 elements begins with.
   @tuple <<131, 104>>
@@ -25,15 +25,15 @@ defmodule Snakepit.Ledger.Salvage do
   @type found :: %{objects: [tuple()], leftovers: [tuple()], complete?: boolean()}
 
   @doc """
-  The tuples in a DETS file, and whether there are as many as its header says; and those that were
-  freed. An error for what is no DETS file. No atom is made.
+  Returns the tuples in a DETS file, whether there are as many as its header says, and the tuples that were freed.
+  Returns an error for a file of another kind. Makes no atom.
   """
   @spec read(Path.t()) :: {:ok, found()} | {:error, File.posix() | :not_a_table}
   def read(path) do
     with {:ok, bytes} <- File.read(path), do: parse(bytes)
   end
 
-  @doc "The same for the bytes of such a file."
+  @doc "As `read/1`, for the bytes of a file."
   @spec parse(binary()) :: {:ok, found()} | {:error, :not_a_table}
   def parse(bytes) do
     with {:ok, least} <- header(bytes) do

@@ -1,8 +1,8 @@
 defmodule Snakepit.Ledger.Seal do
   @moduledoc false
 
-  # A term as a binary with a checksum: what a damaged file returns is either the term that was stored or
-  # nothing. (Records of workers have a checksum of their own, in `Snakepit.Native.record_seal/1`.)
+  # A term as a binary with a checksum: a damaged file yields the term that was stored, or nothing. Records of
+  # workers have a checksum of their own, see `Snakepit.Native.record_seal/1`.
 
   @digest_bytes 8
 

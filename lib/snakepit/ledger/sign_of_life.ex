@@ -1,17 +1,17 @@
 defmodule Snakepit.Ledger.SignOfLife do
   @moduledoc false
 
-  # Of a run in another place nobody here can ask whether it lives, and its lock says nothing where locks
-  # end at the kernel: NFS without locks, virtiofs, gVisor. So each run writes a file now and then, and by
-  # its age others know that somebody is there.
+  # Nobody can ask whether a run in another place is alive. Its lock does not tell where locks end at the
+  # kernel: on NFS without locks, on virtiofs, in gVisor. So each run writes a file at intervals, and the age
+  # of that file tells others that the run is alive.
   #
-  # Ages are told by the clock of the file system alone, as differences between what two runs have
-  # written to it. They decide how long the files of a run are kept, and never who is signalled.
+  # Ages are differences between times that two runs have written, so both are of the file system's own clock.
+  # They decide how long the files of a run are kept, and never which process is signalled.
 
   alias Snakepit.{Native, Run}
   alias Snakepit.Ledger.RunDirectory
 
-  @doc "Writes the file. Where that fails the next time may succeed."
+  @doc "Writes the file. If that fails, the next time may succeed."
   @spec give(Run.t()) :: :ok
   def give(run) do
     with {:ok, file} <- :file.open(RunDirectory.alive(run.directory), [:write, :raw]) do
@@ -23,15 +23,16 @@ defmodule Snakepit.Ledger.SignOfLife do
     :ok
   end
 
-  @doc "How many seconds before the last one of `run` the last one in a directory was; `nil` if there is none."
+  @doc "Returns how many seconds the last sign in a directory is older than that of `run`; `nil` if there is none."
   @spec age_s(Path.t(), Run.t()) :: integer() | nil
   def age_s(directory, run) do
-    with then when then != nil <- latest(directory),
-         do: max((latest(run.directory) || then) - then, 0)
+    with then when then != nil <- last_s(directory),
+         do: max((last_s(run.directory) || then) - then, 0)
   end
 
-  # Whatever is written there is a sign of life.
-  defp latest(directory) do
+  @doc "Returns when a file of the directory was last written, in seconds since the epoch; `nil` if there is none."
+  @spec last_s(Path.t()) :: integer() | nil
+  def last_s(directory) do
     case Native.directory_list(directory) do
       {:ok, names} ->
         ["." | names]

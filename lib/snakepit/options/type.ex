@@ -1,7 +1,7 @@
 defmodule Snakepit.Options.Type do
   @moduledoc false
 
-  # What a value may be: the check, and what people read where a value does not pass it.
+  # The types of options: the check of each, and its description in documentation and error messages.
 
   alias Snakepit.Native
 
@@ -42,7 +42,7 @@ defmodule Snakepit.Options.Type do
 
   @type verdict :: boolean() | {expected :: String.t(), given :: term()}
 
-  @doc "Whether a value is of the type, or what exactly is wrong with it."
+  @doc "Returns whether a value is of the type, or what exactly is wrong with it."
   @spec verdict(t(), term()) :: verdict()
   def verdict(:boolean, value), do: is_boolean(value)
   def verdict(:pid, value), do: is_pid(value)
@@ -93,12 +93,12 @@ defmodule Snakepit.Options.Type do
     true in verdicts or Enum.find(verdicts, false, &is_tuple/1)
   end
 
-  @doc "Whether a text can be passed to the kernel, as the verdict of a check."
+  @doc "Returns whether a text can be passed to the kernel, as the verdict of a check."
   @spec without_nul(binary()) :: verdict()
   def without_nul(text),
     do: :binary.match(text, <<0>>) == :nomatch or {"text without NUL bytes", text}
 
-  @doc "What a value of the type is called in a sentence."
+  @doc "Returns how a sentence calls a value of the type."
   @spec phrase(t()) :: String.t()
   def phrase(type) do
     case alternatives(type) do

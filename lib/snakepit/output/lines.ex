@@ -1,8 +1,8 @@
 defmodule Snakepit.Output.Lines do
   @moduledoc false
 
-  # Cuts a stream of bytes into lines. `packet: :line` of the socket is not used for this: it drops a last
-  # line without a newline, which is often the one that says why a program ended.
+  # Cuts a stream of bytes into lines. A last line without a newline is one as well, and often the one that says why a
+  # program ended.
 
   @enforce_keys [:limit]
   defstruct [:limit, size: 0, parts: []]
@@ -27,21 +27,36 @@ defmodule Snakepit.Output.Lines do
   """
   @spec split(t(), binary()) :: {:ok | :too_long, [binary()], t()}
   def split(%__MODULE__{} = lines, data) do
-    case :binary.split(data, "\n", [:global]) do
-      [piece] ->
-        add(lines, piece, [])
+    case :binary.matches(data, "\n") do
+      [] ->
+        add(lines, data, [])
 
-      [first | others] ->
-        {whole, [last]} = Enum.split(others, -1)
-        complete = [join(lines, first) | whole]
-        lines = new(lines.limit)
+      [{at, 1} | others] ->
+        first = join(lines, part(data, 0, at + 1))
+        lines = %{lines | size: 0, parts: []}
 
-        case Enum.split_while(complete, &(byte_size(&1) < lines.limit)) do
-          {fitting, []} -> add(lines, last, for(line <- fitting, do: line <> "\n"))
-          {fitting, _too_long} -> {:too_long, for(line <- fitting, do: line <> "\n"), lines}
-        end
+        if byte_size(first) <= lines.limit,
+          do: cut(others, data, at + 1, lines, [first]),
+          else: {:too_long, [], lines}
     end
   end
+
+  # By the positions of the newlines: a line of a few bytes costs a copy of those, and no list of its own.
+  defp cut([{at, 1} | others], data, from, %{limit: limit} = lines, complete)
+       when at - from < limit,
+       do: cut(others, data, at + 1, lines, [part(data, from, at + 1 - from) | complete])
+
+  defp cut([], data, from, lines, complete) do
+    last = part(data, from, byte_size(data) - from)
+    add(lines, last, Enum.reverse(complete))
+  end
+
+  defp cut(_too_long, _data, _from, lines, complete),
+    do: {:too_long, Enum.reverse(complete), lines}
+
+  # A copy, or a line that somebody keeps would keep all the others.
+  defp part(data, 0, length) when length == byte_size(data), do: data
+  defp part(data, from, length), do: data |> binary_part(from, length) |> :binary.copy()
 
   @doc "Returns the line that has no newline yet; `\"\"` if there is none."
   @spec rest(t()) :: binary()

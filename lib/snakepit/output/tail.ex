@@ -1,8 +1,8 @@
 defmodule Snakepit.Output.Tail do
   @moduledoc false
 
-  # The end of what a process wrote, in bounded memory, for output that passes through the BEAM. What
-  # does not is kept by the guardian.
+  # The end of what a process wrote, in bounded memory, for output that passes through the BEAM. The guardian
+  # keeps the end of all other output.
 
   defstruct limit: 0, size: 0, parts: []
 
@@ -20,7 +20,7 @@ defmodule Snakepit.Output.Tail do
     if tail.size > 2 * tail.limit, do: new(tail.limit) |> put(content(tail)), else: tail
   end
 
-  @doc "The last bytes, oldest first."
+  @doc "Returns the last bytes, oldest first."
   def content(%__MODULE__{} = tail) do
     tail.parts |> Enum.reverse() |> IO.iodata_to_binary() |> last(tail.limit)
   end

@@ -1,8 +1,8 @@
 defmodule Snakepit.Pool.Callers do
   @moduledoc false
 
-  # Who waits for a worker, in the order in which they came. Each is known by the monitor that the pool
-  # has on it, and gets `{:give_up, monitor}` sent to the pool when its time is up.
+  # The callers that wait for a worker, in the order in which they came. Each is known by the monitor that the
+  # pool has on it. When its time is up the pool gets `{:give_up, monitor}`.
 
   # Those that have given up are missing in the map, and passed over in the queue.
   defstruct queue: :queue.new(), waiting: %{}
@@ -24,7 +24,7 @@ defmodule Snakepit.Pool.Callers do
     }
   end
 
-  @doc "Takes the first one out, or says that there is none."
+  @doc "Takes the first one out. Returns `:none` if there is none."
   def next(%__MODULE__{} = callers) do
     case :queue.out(callers.queue) do
       {:empty, _queue} ->

@@ -70,7 +70,8 @@ defmodule Snakepit.Pool.PIDLedger do
   def register_process(worker_id, fields \\ []) do
     # What is written here is read when it is too late to ask: a record that makes no sense is refused.
     Options.check!(worker_id, :text, :worker_id)
-    record(worker_id, check!(fields))
+    fields = check!(fields)
+    if fields.status == :reserved, do: note(worker_id, fields), else: record(worker_id, fields)
   end
 
   # Before anything is done with them that a mistake would leave half done.
@@ -86,9 +87,20 @@ defmodule Snakepit.Pool.PIDLedger do
   @spec record(String.t(), map()) :: :ok | {:error, Error.t()}
   def record(worker_id, fields) do
     run = Run.current!()
-    append = if fields.status == :reserved, do: &Journal.note/2, else: &Journal.append/2
+    Journal.append(run.journal, entry(run, worker_id, fields))
+  end
 
-    append.(run.journal, {
+  # The same for what is written with the next record, or within a second: it names no process, or one that the
+  # ledger has among the guardian's children.
+  @doc false
+  @spec note(String.t(), map()) :: :ok | {:error, Error.t()}
+  def note(worker_id, fields) do
+    run = Run.current!()
+    Journal.note(run.journal, entry(run, worker_id, fields))
+  end
+
+  defp entry(run, worker_id, fields) do
+    {
       :worker,
       worker_id,
       run.id,
@@ -99,7 +111,7 @@ defmodule Snakepit.Pool.PIDLedger do
       fields.elixir_pid,
       fields.command,
       fields[:spawned_at] || System.os_time(:millisecond)
-    })
+    }
   end
 
   @doc false
@@ -118,7 +130,8 @@ defmodule Snakepit.Pool.PIDLedger do
     Journal.note(Run.current!().journal, {:gone, worker_id})
   end
 
-  @doc "Records the guardian, so that a later start can wait for it to finish."
+  # So that a later start can wait for the guardian to finish.
+  @doc false
   @spec register_guardian(Native.identity()) :: :ok | {:error, Error.t()}
   def register_guardian(identity),
     do: Journal.append(Run.current!().journal, {:guardian, identity})
@@ -127,7 +140,7 @@ defmodule Snakepit.Pool.PIDLedger do
   @spec all() :: [entry()]
   def all, do: GenServer.call(__MODULE__, :all, 30_000)
 
-  # The same, for a registry that begins, as it does at each start: nothing is written for it.
+  # The same, for a registry that begins, as it does at each start: nothing is synced for it.
   @doc false
   def recall, do: GenServer.call(__MODULE__, :recall, 30_000)
 
@@ -216,9 +229,10 @@ defmodule Snakepit.Pool.PIDLedger do
   def handle_call(:all, from, state), do: handle_call(:recall, from, checkpoint(state))
 
   def handle_call(:recall, _from, state) do
+    Journal.flush(state.run.journal)
     {entries, _ignored} = Journal.read(state.run.directory)
     # What no checkpoint has stored yet is still in the journal.
-    contents = state.table |> Table.contents() |> Table.apply_entries(entries)
+    contents = state.table |> Table.contents(state.run.directory) |> Table.apply_entries(entries)
     {:reply, Map.values(contents.workers), state}
   end
 
@@ -260,21 +274,17 @@ defmodule Snakepit.Pool.PIDLedger do
            RunState.advance(:terminated, clean_shutdown: report.clean_shutdown) do
       by = if report.clean_shutdown, do: :clean_shutdown, else: :cleanup
 
-      counts = %{
+      ending = %{
+        terminated_by: by,
+        ended_at: System.os_time(:millisecond),
         found: report.found,
         killed: report.killed,
         gone: report.found - length(report.survivors),
         ambiguous: 0
       }
 
-      RunState.put_ending(%{
-        terminated_by: by,
-        found: report.found,
-        killed: report.killed,
-        ambiguous: 0
-      })
-
-      History.close(state.run.directory, record, by, counts, state.config.history.keep)
+      RunState.put_ending(Map.take(ending, [:terminated_by, :found, :killed, :ambiguous]))
+      History.close(state.run.directory, record, ending, state.config.history.keep)
     end
   end
 

@@ -73,28 +73,36 @@ defmodule Snakepit.Pool.ProcessRegistry do
     }
 
     # Order: the name first, so that no two get it; then the ledger; a failure there gives it back.
-    if Table.claim(info) do
-      case PIDLedger.record(worker_id, PIDLedger.check!(status: :reserved)) do
-        :ok ->
-          Table.note_new(worker_id, self())
-          :ok
+    case Table.claim(info) do
+      true ->
+        note_reservation(worker_id)
 
-        {:error, error} ->
-          Table.delete(worker_id)
-          {:error, %{error | operation: :reserve_worker}}
-      end
-    else
-      # Its owner may have died without anybody having noticed yet.
-      GenServer.cast(__MODULE__, :watch_new)
-      {:error, error(:reserve_worker, :already_registered, worker_id)}
+      false ->
+        # Its owner may have died without anybody having noticed yet.
+        GenServer.cast(__MODULE__, :watch_new)
+        {:error, error(:reserve_worker, :already_registered, worker_id)}
+
+      :registry_down ->
+        {:error, error(:reserve_worker, :registry_down, worker_id)}
+    end
+  end
+
+  defp note_reservation(worker_id) do
+    case PIDLedger.note(worker_id, PIDLedger.check!(status: :reserved)) do
+      :ok ->
+        unless_down(:reserve_worker, worker_id, Table.note_new(worker_id, self()))
+
+      {:error, error} ->
+        Table.delete(worker_id)
+        {:error, %{error | operation: :reserve_worker}}
     end
   end
 
   @doc """
   Records the process of a reserved worker, before it may run anything.
 
-  `fingerprint` is what the process is known by: its identity, as `Snakepit.Guardian.spawn/2` gives
-  it, or a keyword list of `:identity`, `:pgid` and `:command`. Without an identity it is looked up.
+  `fingerprint` identifies the process. It is the identity that `Snakepit.Guardian.spawn/2` returns, or a keyword
+  list of `:identity`, `:pgid` and `:command`. Without an identity it is looked up.
   """
   @spec activate_worker(String.t(), pid(), pos_integer(), binary() | keyword() | nil) ::
           :ok | {:error, Error.t()}
@@ -102,26 +110,42 @@ defmodule Snakepit.Pool.ProcessRegistry do
       when is_pid(owner) and is_integer(os_pid) do
     with {:ok, fields} <- fingerprint(os_pid, fingerprint),
          # Order: before the reservation is taken, so that a mistake leaves it as it was.
-         record = record(owner, os_pid, fields),
+         record = PIDLedger.check!(record(owner, os_pid, fields)),
          {:ok, info} <- take_reservation(worker_id) do
-      case PIDLedger.record(worker_id, record) do
-        :ok ->
-          since = %{owner: owner, since_ms: System.monotonic_time(:millisecond)}
-          Table.put(info |> Map.merge(Map.delete(record, :elixir_pid)) |> Map.merge(since))
+      activate(info, owner, record, &PIDLedger.record/2)
+    end
+  end
 
-          # Most of the time it is the one that made the reservation, who is watched or about to be.
-          if owner != info.owner, do: GenServer.cast(__MODULE__, {:watch, worker_id, owner})
-          :ok
+  # As `activate_worker/4`, for a child of the guardian that the caller has just started. The ledger has its
+  # identity, so nobody waits until it has the name too.
+  @doc false
+  @spec activate_child(String.t(), Snakepit.Guardian.child(), [binary()]) ::
+          :ok | {:error, Error.t()}
+  def activate_child(worker_id, child, command) do
+    with {:ok, info} <- take_reservation(worker_id) do
+      record = record(self(), child.os_pid, identity: child.identity, command: command)
+      activate(info, self(), record, &PIDLedger.note/2)
+    end
+  end
 
-        {:error, error} ->
-          Table.put(info)
-          {:error, %{error | operation: :activate_worker}}
-      end
+  defp activate(%{worker_id: worker_id} = info, owner, record, write) do
+    case write.(worker_id, record) do
+      :ok ->
+        since = %{owner: owner, since_ms: System.monotonic_time(:millisecond)}
+        put = Table.put(info |> Map.merge(Map.delete(record, :elixir_pid)) |> Map.merge(since))
+
+        # Most of the time it is the one that made the reservation, who is watched or about to be.
+        if owner != info.owner, do: GenServer.cast(__MODULE__, {:watch, worker_id, owner})
+        unless_down(:activate_worker, worker_id, put)
+
+      {:error, error} ->
+        Table.put(info)
+        {:error, %{error | operation: :activate_worker}}
     end
   end
 
   defp record(owner, os_pid, fields) do
-    PIDLedger.check!(
+    %{
       status: :active,
       os_pid: os_pid,
       # A session leader leads its group.
@@ -130,7 +154,7 @@ defmodule Snakepit.Pool.ProcessRegistry do
       command: fields[:command] || [],
       spawned_at: System.os_time(:millisecond),
       elixir_pid: List.to_string(:erlang.pid_to_list(owner))
-    )
+    }
   end
 
   @doc """
@@ -141,11 +165,10 @@ defmodule Snakepit.Pool.ProcessRegistry do
   def unregister_worker(worker_id) do
     case Table.lookup(worker_id) do
       nil -> :ok
+      # What it knows comes back with it, and the dead are sorted out then.
+      :registry_down -> {:error, error(:unregister_worker, :registry_down, worker_id)}
       info -> with done when done in [:forgotten, :passed] <- forget(info), do: :ok
     end
-  rescue
-    # What it knows comes back with it, and the dead are sorted out then.
-    ArgumentError -> {:error, error(:unregister_worker, :registry_down, worker_id)}
   end
 
   # By the caller: another process would have to be woken. `:passed` if another is at it, to forget it, or
@@ -153,15 +176,14 @@ defmodule Snakepit.Pool.ProcessRegistry do
   @doc false
   @spec forget(info()) :: :forgotten | :passed | {:error, Error.t()}
   def forget(%{worker_id: worker_id} = info) do
-    cond do
-      not Table.gone?(info) ->
-        {:error, %{error(:unregister_worker, :alive, worker_id) | os_pid: info.os_pid}}
-
-      not Table.take(info) ->
-        :passed
-
-      true ->
-        remove(info)
+    if Table.gone?(info) do
+      case Table.take(info) do
+        true -> remove(info)
+        false -> :passed
+        :registry_down -> {:error, error(:unregister_worker, :registry_down, worker_id)}
+      end
+    else
+      {:error, %{error(:unregister_worker, :alive, worker_id) | os_pid: info.os_pid}}
     end
   end
 
@@ -176,28 +198,30 @@ defmodule Snakepit.Pool.ProcessRegistry do
 
       _done ->
         Table.delete(worker_id)
-        unless Table.drop_new(worker_id), do: GenServer.cast(__MODULE__, {:forgotten, worker_id})
+        # A registry that is being started again monitors those alone that the ledger still has.
+        if Table.drop_new(worker_id) == false,
+          do: GenServer.cast(__MODULE__, {:forgotten, worker_id})
+
         :forgotten
     end
   end
 
   @doc """
-  What is known of a worker. The reason is `:not_found`, or `:registry_down` while the registry is being
-  started again.
+  Returns what is known of a worker. The reason of the error is `:not_found`, or `:registry_down` while the registry is
+  being started again.
   """
   @spec get_worker_info(String.t()) :: {:ok, info()} | {:error, Error.t()}
   def get_worker_info(worker_id) do
     case Table.lookup(worker_id) do
       nil -> {:error, error(:get_worker_info, :not_found, worker_id)}
+      :registry_down -> {:error, error(:get_worker_info, :registry_down, worker_id)}
       info -> {:ok, info}
     end
-  rescue
-    ArgumentError -> {:error, error(:get_worker_info, :registry_down, worker_id)}
   end
 
   @doc """
-  All workers, reserved ones included. A registry that is being started again, because the guardian was
-  lost, is waited for: it would seem to have none.
+  Returns all workers, reserved ones included. Waits for a registry that is being started again because the guardian was
+  lost: it would seem to have none.
   """
   @spec list_all_workers() :: [{String.t(), info()}]
   def list_all_workers do
@@ -206,7 +230,7 @@ defmodule Snakepit.Pool.ProcessRegistry do
 
   @doc "Returns whether a worker of this id is registered or reserved."
   @spec worker_registered?(String.t()) :: boolean()
-  def worker_registered?(worker_id), do: Table.await(fn -> Table.lookup(worker_id) != nil end)
+  def worker_registered?(worker_id), do: Table.await(fn -> Table.lookup(worker_id) end) != nil
 
   @doc "Returns the OS pids of all active workers."
   @spec get_active_process_pids() :: [pos_integer()]
@@ -265,16 +289,20 @@ defmodule Snakepit.Pool.ProcessRegistry do
       do: GenServer.call(__MODULE__, {:sweep_reservations, older_than_ms})
 
   defp take_reservation(worker_id) do
-    case Table.lookup(worker_id) do
-      %{status: :reserved} = info ->
-        if Table.take_reservation(worker_id), do: {:ok, info}, else: not_reserved(worker_id)
-
-      _other ->
-        not_reserved(worker_id)
+    with %{status: :reserved} = info <- Table.lookup(worker_id),
+         true <- Table.take_reservation(worker_id) do
+      {:ok, info}
+    else
+      :registry_down -> not_taken(:registry_down, worker_id)
+      _other -> not_taken(:not_reserved, worker_id)
     end
   end
 
-  defp not_reserved(worker_id), do: {:error, error(:activate_worker, :not_reserved, worker_id)}
+  defp not_taken(reason, worker_id), do: {:error, error(:activate_worker, reason, worker_id)}
+
+  defp unless_down(operation, worker_id, done) do
+    if done == true, do: :ok, else: {:error, error(operation, :registry_down, worker_id)}
+  end
 
   defp fingerprint(_os_pid, identity) when is_binary(identity), do: {:ok, [identity: identity]}
 
@@ -295,7 +323,7 @@ defmodule Snakepit.Pool.ProcessRegistry do
 
   @doc false
   def error(operation, reason, worker_id) do
-    name = if is_binary(worker_id), do: worker_id, else: inspect(worker_id)
-    %Error{operation: operation, reason: reason, detail: "#{reason}: worker #{name}"}
+    id = if is_binary(worker_id), do: worker_id, else: inspect(worker_id)
+    %Error{operation: operation, reason: reason, worker_id: id}
   end
 end

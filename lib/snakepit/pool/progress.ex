@@ -1,21 +1,25 @@
 defmodule Snakepit.Pool.Progress do
   @moduledoc false
 
-  # A line on the terminal while a pool takes long to start: only for a program that owns its terminal
-  # (`library_mode: false`), and only if there is one.
+  # A line on the terminal while a pool takes long to start. It is only written if the program owns its
+  # terminal (`library_mode: false`), and if there is one.
 
   @patience_ms 1_000
   @interval_ms 200
 
-  @doc "Has the caller get `:progress` when it is time to say something."
+  defstruct shown?: false
+
+  @type t :: %__MODULE__{shown?: boolean()}
+
+  @doc "Sends the caller `:progress` when it is time to write the line."
   def start(config) do
     if not config.library_mode and terminal?(),
       do: Process.send_after(self(), :progress, @patience_ms)
 
-    %{shown?: false}
+    %__MODULE__{}
   end
 
-  @doc "Says how far it is, for the last time if that is settled."
+  @doc "Writes how many workers are ready, for the last time if that is settled."
   def show(progress, ready, size, settled?) do
     cond do
       settled? and progress.shown? ->
@@ -32,7 +36,7 @@ defmodule Snakepit.Pool.Progress do
     end
   end
 
-  @doc "Leaves the line to others, wherever it is."
+  @doc "Ends the line, if one is shown."
   def end_line(progress), do: if(progress.shown?, do: write("\n"))
 
   defp text(ready, size), do: "Snakepit: #{ready} of #{size} workers are ready"

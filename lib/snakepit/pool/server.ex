@@ -1,16 +1,18 @@
 defmodule Snakepit.Pool.Server do
   @moduledoc false
 
-  # The process of a pool: who is where (`Snakepit.Pool.Slot`), who waits, who has what. What it
-  # promises is described in `Snakepit.Pool`.
+  # The process of a pool. It knows the places for workers (`Snakepit.Pool.Slot`), the callers that wait
+  # (`Snakepit.Pool.Callers`), and which caller has which worker. `Snakepit.Pool` says what a pool promises.
   #
-  # Workers are children of a supervisor of the pool's own, which starts and ends them and restarts
-  # none: that is decided here.
+  # The workers are children of a supervisor of the pool's own, which starts and ends them. It restarts none:
+  # this process decides when a worker is started again.
 
   use GenServer
 
-  alias Snakepit.{Config, Error, Launch, ProcessLabel, Worker}
-  alias Snakepit.Pool.{Callers, Info, Progress, Slot}
+  import Snakepit.Pool.State, only: [put_slot: 2, ready: 1, slot_by_id: 2, starting: 1]
+
+  alias Snakepit.{Error, ProcessLabel, Worker}
+  alias Snakepit.Pool.{Callers, Info, Progress, Slot, State}
 
   @impl true
   def init(opts) do
@@ -18,34 +20,10 @@ defmodule Snakepit.Pool.Server do
     ProcessLabel.set({Snakepit.Pool, opts[:name] || opts[:id]})
     {:ok, supervisor} = DynamicSupervisor.start_link(strategy: :one_for_one)
 
-    state = %{
-      supervisor: supervisor,
-      worker: opts.worker,
-      prefix: opts.id || prefix(opts.name),
-      size: opts.size,
-      max_restarts: opts.max_restarts || max(opts.size, 3),
-      max_ms: opts.max_seconds * 1_000,
-      restarts: [],
-      next: opts.size + 1,
-      slots: Map.new(1..opts.size, &{&1, nil}),
-      # Slots by whatever a message names: a worker's pid, a worker's id.
-      pids: %{},
-      ids: %{},
-      idle: :queue.new(),
-      callers: %Callers{},
-      leases: %{},
-      awaiting: %{},
-      last_error: nil,
-      progress: Progress.start(Config.current())
-    }
-
+    state = State.new(opts, supervisor)
     state = Enum.reduce(1..opts.size, state, &add_slot(&2, &1))
     {:ok, await_launches(state, Map.keys(state.pids))}
   end
-
-  defp prefix(nil), do: Launch.unique_id("pool")
-  defp prefix(name) when is_atom(name), do: inspect(name)
-  defp prefix(_name), do: prefix(nil)
 
   # Until each of the first workers has a process or has ended.
   defp await_launches(state, []), do: state
@@ -107,7 +85,7 @@ defmodule Snakepit.Pool.Server do
     end
   end
 
-  # It starts its process again by itself, and nobody gets it until it is ready.
+  # The worker starts its process again by itself. No caller gets it until it is ready.
   def handle_info({Worker, pid, {:lost, id}}, state) do
     case slot_by_id(state, id) do
       %Slot{pid: ^pid, state: :idle} = slot ->
@@ -121,7 +99,7 @@ defmodule Snakepit.Pool.Server do
     end
   end
 
-  # From here on nobody gets it any more; its place is free when it is gone.
+  # No caller gets it any more. Its slot is free when the worker has ended.
   def handle_info({Worker, pid, {:ended, id, reason}}, state) do
     case slot_by_id(state, id) do
       %Slot{pid: ^pid, ended: nil} = slot ->
@@ -191,8 +169,8 @@ defmodule Snakepit.Pool.Server do
     :exit, _reason -> :ok
   end
 
-  # Neither the pool nor its supervisor waits for the guardian: the worker launches its process when it
-  # runs, and tells.
+  # Neither the pool nor its supervisor waits for the guardian: the worker launches its process later, and sends
+  # `{:launched, id}` then.
   defp start(state, slot) do
     opts = [id: slot.id] ++ state.worker
 
@@ -317,18 +295,6 @@ defmodule Snakepit.Pool.Server do
     start(%{state | ids: Map.put(state.ids, slot.id, number)}, slot)
   end
 
-  # The queue has every idle worker once, and no other.
-  defp put_slot(state, slot) do
-    was_idle? = match?(%Slot{state: :idle}, state.slots[slot.number])
-    leaves? = was_idle? and slot.state not in [:idle, :busy]
-    idle = if leaves?, do: :queue.delete(slot.number, state.idle), else: state.idle
-    pids = if slot.pid, do: Map.put(state.pids, slot.pid, slot.number), else: state.pids
-    %{state | slots: Map.put(state.slots, slot.number, slot), pids: pids, idle: idle}
-  end
-
-  defp slot_by_id(state, id),
-    do: with(number when number != nil <- state.ids[id], do: state.slots[number])
-
   # Before anybody hears that all are ready, who may have something to say then.
   defp end_progress(state) do
     if state.progress.shown? and starting(state) == 0,
@@ -337,17 +303,13 @@ defmodule Snakepit.Pool.Server do
   end
 
   defp show_progress(state, settled?) do
-    ready = Enum.count(state.slots, fn {_number, slot} -> slot.state in [:idle, :busy] end)
-    %{state | progress: Progress.show(state.progress, ready, state.size, settled?)}
+    %{state | progress: Progress.show(state.progress, ready(state), state.size, settled?)}
   end
-
-  defp starting(state),
-    do: Enum.count(state.slots, fn {_number, slot} -> slot.state == :starting end)
 
   defp tell_ready(%{awaiting: awaiting} = state) when awaiting == %{}, do: state
 
   defp tell_ready(state) do
-    if Enum.all?(state.slots, fn {_number, slot} -> slot.state in [:idle, :busy] end) do
+    if ready(state) == map_size(state.slots) do
       for {_reference, from} <- state.awaiting, do: GenServer.reply(from, :ok)
       %{state | awaiting: %{}}
     else

@@ -1,7 +1,8 @@
 defmodule Snakepit.Pool.Slot do
   @moduledoc false
 
-  # One of a pool's places for a worker: who is there, what it does, and how often that has failed.
+  # One of a pool's places for a worker: which worker has it, in which state that is, and how often it has
+  # failed.
 
   # A worker that was ready for this long was no failure to start.
   @stable_ms 10_000
@@ -15,7 +16,7 @@ defmodule Snakepit.Pool.Slot do
     :pid,
     :monitor,
     :ready_at,
-    # Why it ended, in its own words; the monitor may be too late to hear it.
+    # The reason that the worker has sent; the monitor may have been set too late to get it.
     :ended,
     :last_error,
     :lease,

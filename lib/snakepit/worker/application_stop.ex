@@ -3,24 +3,25 @@ defmodule Snakepit.Worker.ApplicationStop do
 
   # One grace period for all workers of an application that stops, whatever its supervision tree.
   #
-  # A supervisor ends its children one after the other, and each may use its `:stop_timeout`. So when the
-  # BEAM stops (`System.stop/0`, SIGTERM), the first worker that its supervisor ends tells all others of its
-  # application. They ask their processes to end at once, and wait for their supervisors to come by.
+  # A supervisor ends its children one after the other, and each may use its `:stop_timeout`. So when the BEAM
+  # stops (`System.stop/0`, SIGTERM), the first worker that its supervisor ends notifies all others of its
+  # application. Each of them asks its process to end at once, and waits for its supervisor.
   #
-  # Only whoever certainly ends may be told. That the BEAM stops is such a sign: `init` says so to
-  # everyone, and nobody can take it back. That one application stops is none that anybody could read: it
-  # looks as if one supervisor ended one child. There `Snakepit.prep_stop/1` tells.
+  # A worker may be notified only if it certainly ends. The stop of the BEAM is such a sign:
+  # `:init.get_status/0` returns it to everybody, and it is never taken back. The stop of a single application
+  # cannot be told from a supervisor that ends one child. For that there is `Snakepit.prep_stop/1`.
   #
-  # Workers of other applications are not told. What depends on them stops before they do.
+  # Workers of other applications are not notified. Applications that depend on this one have stopped before
+  # it.
 
   alias Snakepit.Pool.ProcessRegistry
   alias Snakepit.{Run, Worker}
 
-  @doc "Whether the BEAM stops in good order. `init` answers also while it does."
+  @doc "Returns whether the BEAM stops in good order. `:init` answers also while it does."
   @spec system_stops?() :: boolean()
   def system_stops?, do: match?({:stopping, _progress}, :init.get_status())
 
-  @doc "Called by a worker that ends: if the BEAM stops, the others of its application are told."
+  @doc "Notifies the other workers of the caller's application if the BEAM stops. A worker that ends calls it."
   @spec begin() :: :ok
   def begin do
     application = :application.get_application(self())
@@ -35,7 +36,7 @@ defmodule Snakepit.Worker.ApplicationStop do
     :ok
   end
 
-  @doc "Tells all workers of an application that it stops."
+  @doc "Notifies all workers of an application that it stops."
   @spec tell({:ok, atom()} | :undefined) :: :ok
   def tell(application) do
     for owner <- owners(), owner != self(), worker?(owner) do
@@ -48,9 +49,10 @@ defmodule Snakepit.Worker.ApplicationStop do
 
   # A registry that is being started again has no table: then each is asked when its supervisor comes by.
   defp owners do
-    for %{status: :active, owner: owner} <- ProcessRegistry.Table.all(), uniq: true, do: owner
-  rescue
-    ArgumentError -> []
+    case ProcessRegistry.Table.all() do
+      :registry_down -> []
+      infos -> for %{status: :active, owner: owner} <- infos, uniq: true, do: owner
+    end
   end
 
   # Owners of other kinds, such as callers of `Snakepit.cmd/3`, do not expect messages.

@@ -1,7 +1,7 @@
 defmodule Snakepit.Worker.Exit do
   @moduledoc false
 
-  # How a worker ends: its tree, its connections, and its entry in the registry.
+  # The end of a worker: ends its tree, closes its connections, and removes its entry from the registry.
 
   alias Snakepit.{Error, Guardian, Telemetry}
   alias Snakepit.Pool.ProcessRegistry
@@ -12,7 +12,8 @@ defmodule Snakepit.Worker.Exit do
   @drain_ms 1_000
 
   @doc """
-  Ends everything that a worker has: returns it without any of it, and whether all of it is gone.
+  Ends everything that a worker has: returns it without any of it but output that has been read and not been taken,
+  and whether all of it is gone.
 
   `how` is `:graceful` or `:forced`; it makes no difference for a process that has ended by itself.
   """
@@ -30,12 +31,12 @@ defmodule Snakepit.Worker.Exit do
     begun = System.monotonic_time(:millisecond)
     %{ended: {answer, method}} = worker = end_process(worker, how)
     tail = tail(worker)
-    Output.close(worker.output, News.describe(worker.exit, reason))
+    output = Output.close(worker.output, News.describe(worker.exit, reason))
     stop_monitor(worker.monitor)
     answer = forget(worker, answer)
     News.ended(worker, reason, tail)
     News.cleaned_up(worker, method, answer, begun)
-    {answer, method, %{worker | child: nil, output: nil, monitor: nil}}
+    {answer, method, %{worker | child: nil, output: output, monitor: nil}}
   end
 
   @doc """
@@ -62,9 +63,9 @@ defmodule Snakepit.Worker.Exit do
   @doc "Ends the tree, and has the rest of its output; everything else is still there."
   def end_process(%{ended: nil} = worker, how) do
     ended = end_tree(worker, how)
-    worker = note_exit(worker)
-    output = worker.output && Output.drain(worker.output, @drain_ms)
-    %{worker | ended: ended, output: output}
+    # Those of a process that was asked to end were not left behind.
+    worker = if worker.exit, do: note_left(worker), else: note_exit(worker)
+    %{worker | ended: ended, output: Output.drain(worker.output, @drain_ms)}
   end
 
   def end_process(worker, _how), do: worker
@@ -72,12 +73,12 @@ defmodule Snakepit.Worker.Exit do
   defp tail(%{exit: nil, output: output}), do: Output.tail(output, "")
   defp tail(%{exit: {_exit, kept}, output: output}), do: Output.tail(output, kept)
 
-  @doc "The reason that a worker exits with when its process has ended by itself."
+  @doc "Returns the reason with which a worker exits when its process has ended by itself."
   def reason(%{signal: signal}) when signal != nil, do: {:exit_signal, signal}
   def reason(%{status: 0}), do: :normal
   def reason(%{status: status}), do: {:exit_status, status}
 
-  @doc "Why a worker whose process has been ended did not become ready, with the end of its output."
+  @doc "Returns the error of a worker that did not become ready, with the end of its output. Its process has been ended."
   def not_ready(worker, why) do
     why = with {:exited, exit, _tail} <- why, do: reason(exit)
     {reason, detail} = explain(why, worker.options.ready_timeout)
@@ -88,11 +89,15 @@ defmodule Snakepit.Worker.Exit do
       reason: reason,
       status: status,
       signal: signal,
+      worker_id: worker.options.id,
       os_pid: worker.child.os_pid,
-      detail: detail,
+      detail: detail && detail <> News.left_behind(worker) <> advice(status),
       output: tail(worker)
     }
   end
+
+  defp advice(0), do: "; #{News.foreground()}"
+  defp advice(_status), do: ""
 
   defp ended_with(:normal), do: {0, nil}
   defp ended_with({:exit_status, status}), do: {status, nil}
@@ -141,7 +146,7 @@ defmodule Snakepit.Worker.Exit do
   end
 
   # Order: it is in the mailbox before the answer to `stop/2`.
-  defp note_exit(%{exit: nil, child: %{id: id}} = worker) do
+  defp note_exit(%{child: %{id: id}} = worker) do
     receive do
       {Guardian, ^id, {:exited, exit, tail}} -> %{worker | exit: {exit, tail}}
     after
@@ -149,7 +154,16 @@ defmodule Snakepit.Worker.Exit do
     end
   end
 
-  defp note_exit(worker), do: worker
+  defp note_left(%{tree_gone?: true} = worker), do: worker
+
+  # Order: as above.
+  defp note_left(%{child: %{id: id}} = worker) do
+    receive do
+      {Guardian, ^id, {:tree_gone, killed}} -> %{worker | left: killed}
+    after
+      0 -> worker
+    end
+  end
 
   defp stop_monitor(nil), do: :ok
 
@@ -167,7 +181,7 @@ defmodule Snakepit.Worker.Exit do
     end
   end
 
-  @doc "Whether a worker that exits with this reason was meant to."
+  @doc "Returns whether a worker that exits with this reason was meant to end."
   def orderly?(reason) when reason in [:normal, :shutdown], do: true
   def orderly?({:shutdown, _}), do: true
   def orderly?(_reason), do: false

@@ -1,7 +1,7 @@
 defmodule Snakepit.Worker.News do
   @moduledoc false
 
-  # What is told of a worker, in the log and to those who listen to `Snakepit.Telemetry`.
+  # Reports on a worker, as log lines and as events of `Snakepit.Telemetry`.
 
   require Logger
 
@@ -19,6 +19,22 @@ defmodule Snakepit.Worker.News do
         os_pid: worker.child.os_pid,
         beam_pid: String.to_integer(System.pid())
       }
+    )
+  end
+
+  @doc "Reports that a worker's process could not be started, or did not become ready."
+  def not_started(options, error) do
+    # An application that stops starts nothing, and that is no failure.
+    level =
+      if RunState.current() == :running and error.reason != :shutting_down,
+        do: :error,
+        else: :debug
+
+    process = if error.os_pid, do: " (OS process #{error.os_pid})", else: ""
+
+    Logger.log(
+      level,
+      fn -> "Snakepit worker #{options.id}#{process} did not start: #{Error.cause(error)}" end
     )
   end
 
@@ -72,7 +88,7 @@ defmodule Snakepit.Worker.News do
       said = if tail == "", do: "", else: "; its last output:\n" <> Tail.text(tail)
 
       "Snakepit worker #{worker.options.id} (OS process #{worker.child.os_pid}) " <>
-        "#{what} after #{uptime} ms#{said}"
+        "#{what} after #{uptime} ms#{left_behind(worker)}#{advice(worker, reason)}#{said}"
     end
 
     cond do
@@ -81,11 +97,26 @@ defmodule Snakepit.Worker.News do
       # `Snakepit.cleanup/1`, which is no failure of this one.
       match?({%{asked: true}, _tail}, worker.exit) -> Logger.debug(message)
       not Exit.orderly?(reason) -> Logger.error(message)
+      # A supervisor that starts it again and again does not say why.
+      reason == :normal and worker.left > 0 -> Logger.warning(message)
       worker.tree_gone? -> Logger.debug(message)
       # An expected exit: no log.
       true -> :ok
     end
   end
+
+  @doc "Describes what a process that ended by itself had left behind, after a description of its end."
+  @spec left_behind(%{left: non_neg_integer()}) :: String.t()
+  def left_behind(%{left: 0}), do: ""
+  def left_behind(%{left: 1}), do: "; it left a process behind, which was killed"
+  def left_behind(%{left: left}), do: "; it left #{left} processes behind, which were killed"
+
+  # Of one that has ended without leaving anything behind this cannot be told: it may have done its work.
+  defp advice(%{left: left}, :normal) when left > 0, do: "; #{foreground()}"
+  defp advice(_worker, _reason), do: ""
+
+  @doc "Says what is wrong with a program that moves to the background."
+  def foreground, do: "a worker's program must stay in the foreground"
 
   @doc "Returns whether `ended/3` has logged all that is known of the end of a worker."
   def told?({kind, _}) when kind in [:exit_status, :exit_signal, :survivors], do: true

@@ -1,17 +1,20 @@
 defmodule Snakepit.Worker.Options do
   @moduledoc false
 
-  # What `Snakepit.Worker.start_link/1` was given, checked before anything starts, with defaults from
-  # the configuration filled in.
+  # The options of `Snakepit.Worker.start_link/1`, checked before anything starts and completed from the
+  # configuration.
 
   alias Snakepit.{Command, Config, HeartbeatMonitor, Launch, Options}
+  alias Snakepit.Output.{File, Sink}
+  alias Snakepit.Worker.Options.Streams
+  alias Snakepit.Worker.Terminal
 
   # When its worker ends it. In other endings those decide, if the user does not.
   @stop_timeout 2_000
 
   @command Command.Schema.schema()
 
-  @own [
+  @names [
     id: [
       type: :text,
       default: nil,
@@ -26,43 +29,10 @@ defmodule Snakepit.Worker.Options do
       such as `"--run-id"`, to put flag and run id at the end of the arguments; otherwise the run id is only
       in the environment
       """
-    ],
-    stdio: [
-      type: {:or, [{:one_of, [:tail, :null, :inherit, :pipe]}, {:tagged, :file, :path, "path"}]},
-      default: :tail,
-      doc: """
-      `:tail` keeps the end of the output; `:null`, `:inherit`, `{:file, path}`; `:pipe` is for talking to it
-      """
-    ],
-    packet: [
-      type: {:one_of, [:raw, :line, 4]},
-      default: nil,
-      shown: "`:raw`",
-      doc:
-        "how a `:pipe` is cut into packets: `:raw`, `:line`, or `4` for a length of 4 bytes before each"
-    ],
-    max_packet: [
-      # What the length of a packet is kept in by the socket.
-      type: {:integer, 1, 0x7FFFFFFF, "bytes"},
-      default: 16_777_216,
-      shown: "16 MiB",
-      doc: "the longest line or packet of a `:pipe` in bytes; the worker ends over a longer one"
-    ],
-    answer_timeout: [
-      type: {:milliseconds, 1},
-      default: 30_000,
-      doc: """
-      how long the answer to a request may still come after its caller has given up; then the worker ends
-      """
-    ],
-    output: [
-      type:
-        {:or, [{:one_of, [:quiet, :logger]}, {:tagged, :send, :pid, "pid"}, {:function, [1]}]},
-      default: nil,
-      shown: "`:quiet`",
-      doc:
-        "who gets what it writes: `:quiet`, `:logger`, `{:send, pid}`, or a function of one argument"
-    ],
+    ]
+  ]
+
+  @life [
     ready: [
       type:
         {:or,
@@ -78,7 +48,11 @@ defmodule Snakepit.Worker.Options do
       shown: "when it runs",
       doc: "when it counts as started, see below"
     ],
-    ready_timeout: [type: {:milliseconds, 1}, default: 15_000, doc: "how long that may take"],
+    ready_timeout: [
+      type: {:milliseconds, 1},
+      default: 15_000,
+      doc: "how long that may take"
+    ],
     heartbeat: [
       type: {:or, [:boolean, :keyword]},
       default: nil,
@@ -114,6 +88,8 @@ defmodule Snakepit.Worker.Options do
       )
   ]
 
+  @own @names ++ Streams.schema() ++ @life
+
   # The lifeline is the worker's own business.
   @inherited Keyword.drop(@command, [:cmd, :lifeline | Keyword.keys(@own)])
   {stop, others} = Keyword.split(@inherited, [:stop_signal, :kill_mode])
@@ -128,11 +104,16 @@ defmodule Snakepit.Worker.Options do
           id: String.t(),
           command: Command.t(),
           name: GenServer.name() | nil,
-          stdio: :tail | :null | :inherit | :pipe | {:file, Path.t()},
-          packet: :raw | :line | 4 | nil,
+          stdio: :tail | :null | :inherit | :pipe | Terminal.t() | file(),
+          packet: :raw | :line | 1 | 2 | 4 | nil,
           max_packet: pos_integer(),
+          in_flight: pos_integer(),
+          tag: {:bytes, 1..8} | nil,
           answer_timeout: pos_integer(),
-          output: :quiet | :logger | {:send, pid()} | (String.t() -> term()),
+          output: Sink.to() | :read,
+          active: true | :once | pos_integer() | nil,
+          linger: non_neg_integer(),
+          stderr: Sink.to() | :tail | :merge | :null | :inherit | :read,
           ready:
             nil
             | {:output, String.t() | Regex.t()}
@@ -153,6 +134,9 @@ defmodule Snakepit.Worker.Options do
           owner: pid() | nil
         }
 
+  @type file ::
+          {:file, Path.t()} | {:file, Path.t(), :truncate} | {:passed_file, Path.t(), boolean()}
+
   @type heartbeat :: %{
           ping_interval: pos_integer(),
           timeout_threshold: pos_integer(),
@@ -162,7 +146,12 @@ defmodule Snakepit.Worker.Options do
   @doc "Checked options. Raises `ArgumentError`."
   @spec new!(keyword()) :: t()
   def new!(opts) do
-    given = Options.validate!(opts, @schema)
+    given =
+      opts
+      |> Options.validate!(@schema)
+      |> Terminal.prepare(opts)
+      |> Map.update!(:stdio, &File.prepare/1)
+
     config = Config.current()
     # What is the command's alone is left out.
     options =
@@ -171,20 +160,24 @@ defmodule Snakepit.Worker.Options do
         id: given.id || id(given.name),
         command: command(given),
         output: given.output || if(config.log_output, do: :logger, else: :quiet),
+        stderr: given.stderr || if(given.stdio == :pipe, do: :tail, else: :merge),
         stop_timeout: Map.get(given, :stop_timeout, @stop_timeout),
         heartbeat: heartbeat(given, config.heartbeat),
         tail_bytes: config.output_tail_bytes,
         signal_scope: if(config.process_group_kill, do: :group, else: :process)
       )
 
-    agree!(options, given)
+    options
+    |> Map.update!(:output, &Sink.prepare(&1, options.id))
+    |> Map.update!(:stderr, &Sink.prepare(&1, options.id))
+    |> agree!(given)
   end
 
   @doc false
   @spec schema() :: Options.schema()
   def schema, do: @schema
 
-  @doc "How long a worker with these options, which are not checked yet, takes to end at most."
+  @doc "Returns the grace period of a worker with these options, which are not checked yet."
   @spec stop_timeout(keyword()) :: non_neg_integer()
   def stop_timeout(opts) do
     case Keyword.get(opts, :stop_timeout, @stop_timeout) do
@@ -197,32 +190,19 @@ defmodule Snakepit.Worker.Options do
   defp id(name) when is_atom(name) and name != nil, do: inspect(name)
   defp id(_none_or_elsewhere), do: Launch.unique_id("worker")
 
-  @doc "What is to be connected: see `Snakepit.Launch`."
+  @doc "Returns the plan of a launch: see `Snakepit.Launch`."
   @spec plan(t()) :: Launch.plan()
   def plan(%__MODULE__{} = options) do
     %{
       id: options.id,
-      command: options.command,
-      stdio: connection(options),
+      command: %{options.command | stdio: Streams.stdio(options)},
       lifeline: options.heartbeat != nil and options.ping == nil
     }
   end
 
-  # Output that somebody wants to see passes through the BEAM. Errors belong to it, except where it is
-  # a channel with a format of its own.
-  defp connection(%{stdio: :pipe} = options), do: {:pipe, socket_options(options)}
-  defp connection(%{output: :quiet, ready: ready}) when not is_tuple(ready), do: nil
-  defp connection(%{output: :quiet, ready: {kind, _}}) when kind != :output, do: nil
-  defp connection(%{stdio: :tail}), do: {:stream, socket_options(%{packet: :line})}
-  # `:log_output` of the configuration is no reason to refuse those that write elsewhere.
-  defp connection(_options), do: nil
-
-  # Lines are cut by `Snakepit.Output.Lines`.
-  defp socket_options(%{packet: 4, max_packet: limit}), do: [packet: 4, packet_size: limit]
-  defp socket_options(_raw_or_line), do: [packet: :raw, buffer: 65_536]
-
   defp command(given) do
-    stdio = if given.stdio == :pipe, do: :null, else: given.stdio
+    # Until it is known where they lead, see `plan/1`.
+    stdio = if Streams.passed?(given.stdio), do: :null, else: given.stdio
     flag = if given.run_id_flag, do: [given.run_id_flag, Snakepit.run_id()], else: []
     struct(Command, %{given | stdio: stdio, cmd: given.cmd ++ flag})
   end
@@ -243,18 +223,7 @@ defmodule Snakepit.Worker.Options do
   end
 
   defp agree!(options, given) do
-    if options.packet && options.stdio != :pipe,
-      do: Options.mismatch!(:packet, "given only with stdio: :pipe", options.packet)
-
-    if options.stdio not in [:tail, :pipe] and given.output not in [nil, :quiet] do
-      expected = ":tail or :pipe, so that there is something to :output"
-      Options.mismatch!(:stdio, expected, options.stdio)
-    end
-
-    if options.stdio not in [:tail, :pipe] and match?({:output, _}, options.ready) do
-      expected = ":tail or :pipe, so that :ready can see the output"
-      Options.mismatch!(:stdio, expected, options.stdio)
-    end
+    Streams.agree!(options, given)
 
     if options.ready == :heartbeat and options.heartbeat == nil,
       do:

@@ -1,179 +1,286 @@
 defmodule Snakepit.Worker.Output do
   @moduledoc false
 
-  # The connection to a worker's standard streams: what comes out of it and who gets it, and the end of
-  # it for the log. What goes into it is the business of `Input`.
-  #
-  # The socket is read one piece at a time (`active: :once`), and the next one is asked for when this
-  # one has been dealt with: a process that writes faster than that waits in its own `write`.
+  # The pipes to a worker's standard streams: what comes out of them and who gets it, and the end of it for the log
+  # (`Source`); which of it answers whom (`Requests`); and what goes in (`Input`).
 
-  require Logger
+  alias Snakepit.{Error, Pipe, Stdio}
+  alias Snakepit.Worker.{Deadline, Input, Options, Requests, Source, Sources, Terminal}
+  alias Snakepit.Output.{File, Sink, Tail}
 
-  alias Snakepit.Error
-  alias Snakepit.Worker.{Input, Requests}
-  alias Snakepit.Output.{Lines, Tail}
-
-  # Output that is passed on and answers nobody comes in pieces if its lines are longer.
-  @passed_on_bytes 65_536
-
-  @enforce_keys [:id, :socket, :kind, :packet, :deliver, :tail]
-  defstruct [
-    :id,
-    :socket,
-    :kind,
-    :packet,
-    :deliver,
-    :input,
-    :tail,
-    :lines,
-    :fault,
-    open?: true,
-    requests: %Requests{}
-  ]
+  @enforce_keys [:kind, :packet]
+  defstruct [:kind, :packet, :source, :error, :input, :fault, requests: %Requests{}]
 
   @typedoc """
-  `lines` is the beginning of a line, where output is cut into lines. `fault` is what the process has done
-  that leaves nobody sure of its answers: the worker ends with it.
+  `source` and `error` are the output streams that pass through the BEAM. `fault` is what the process has done that
+  leaves nobody sure of its answers: the worker ends with it.
   """
   @type t :: %__MODULE__{
-          id: String.t(),
-          socket: :gen_tcp.socket(),
           kind: :pipe | :stream,
-          packet: :raw | :line | 4 | nil,
-          deliver: term(),
+          packet: :raw | :line | 1 | 2 | 4 | nil,
+          source: Source.t() | nil,
+          error: Source.t() | nil,
           input: Input.t() | nil,
-          tail: Tail.t(),
-          lines: Lines.t() | nil,
-          fault: :max_packet | :unexpected_output | nil,
-          open?: boolean(),
-          requests: Requests.t()
+          requests: Requests.t(),
+          fault: :max_packet | :unexpected_output | nil
         }
 
-  @doc "Takes over a connection. `nil` if output does not pass through the BEAM."
-  def new(_options, %{stdio: nil}), do: nil
+  # Its file is opened before the process starts, so that it does not start without one.
+  @doc "Opens the file that output is to go to, if there is one."
+  @spec open_file(Options.t()) :: {:ok, Options.t()} | {:error, Error.t()}
+  def open_file(%{stdio: {:passed_file, path, truncate?}} = options) do
+    with {:ok, file} <- File.open(path, truncate?, options.id),
+         do: {:ok, %{options | output: file}}
+  end
 
-  def new(options, %{stdio: socket, input: input}) do
-    kind = if options.stdio == :pipe, do: :pipe, else: :stream
+  def open_file(options), do: {:ok, options}
 
-    # Nobody can write to it, so that is where its input ends.
-    if kind == :stream, do: :gen_tcp.shutdown(socket, :write)
+  @doc "Begins to read. `nil` if output does not pass through the BEAM."
+  def new(_options, %Stdio.Ends{output: nil, error: nil}), do: nil
 
-    output = %__MODULE__{
-      id: options.id,
-      socket: socket,
-      kind: kind,
+  def new(options, %Stdio.Ends{} = ends) do
+    %__MODULE__{
+      kind: if(options.stdio == :pipe, do: :pipe, else: :stream),
       packet: options.packet,
-      deliver: options.output,
-      tail: Tail.new(options.tail_bytes),
-      lines: lines(kind, options),
-      input: if(input, do: Input.start_link(input, options.packet))
+      source: ends.output && Sources.output(options, ends.output),
+      error: ends.error && Sources.error(options, ends.error),
+      input: ends.input && input(options, ends.input),
+      requests: Requests.new(options.in_flight, tag_bytes(options.tag))
     }
-
-    next(output)
   end
 
-  defp lines(:stream, _options), do: Lines.new(@passed_on_bytes)
-  defp lines(:pipe, %{packet: :line, max_packet: limit}), do: Lines.new(limit)
-  defp lines(:pipe, _options), do: nil
+  defp input(%{stdio: %Terminal{}}, terminal), do: Input.at_terminal(terminal)
+  defp input(options, pipe), do: Input.start_link(pipe, options.packet)
 
-  @doc "Takes what has come, hands it on, and asks for more. Returns the packets in it."
-  # Order: after a fault nothing is an answer any more. What follows a line that is too long is its end.
-  def take(%__MODULE__{fault: fault} = output, data) when fault != nil,
-    do: {[], output |> keep(data) |> next()}
+  defp tag_bytes({:bytes, count}), do: count
+  defp tag_bytes(nil), do: nil
 
-  def take(%__MODULE__{} = output, data) do
-    {packets, output} = output |> keep(data) |> cut(data)
-    {packets, packets |> Enum.reduce(output, &deliver(&2, &1)) |> next()}
+  @doc "There is something to read in this pipe."
+  @spec read(t(), Pipe.t()) :: t()
+  def read(%{source: %{pipe: pipe}} = output, pipe) do
+    {source, output} = Source.read(output.source, output, &deliver/3)
+    with_source(output, source)
   end
 
-  defp cut(%{lines: nil} = output, data), do: {[data], output}
-
-  defp cut(%{kind: :stream} = output, data) do
-    {pieces, lines} = Lines.split_or_cut(output.lines, data)
-    {pieces, %{output | lines: lines}}
+  def read(%{error: %{pipe: pipe}} = output, pipe) do
+    {source, nil} = Source.read(output.error, nil)
+    %{output | error: source}
   end
 
-  defp cut(output, data) do
-    case Lines.split(output.lines, data) do
-      {:ok, complete, lines} -> {complete, %{output | lines: lines}}
-      {:too_long, complete, lines} -> {complete, fault(%{output | lines: lines}, :max_packet)}
-    end
+  # Of a process that there was before.
+  def read(output, _pipe), do: output
+
+  @doc "As `read/2`; returns the pieces as well. For a worker of which nobody has asked anything yet."
+  @spec listen(t(), Pipe.t()) :: {[binary()], t()}
+  def listen(%{source: %{pipe: pipe}} = output, pipe) do
+    {source, heard} =
+      Source.read(output.source, [], fn pieces, source, heard ->
+        {source, nil} = Source.put(pieces, source, nil)
+        {source, [pieces | heard]}
+      end)
+
+    {heard |> Enum.reverse() |> Enum.concat(), with_source(output, source)}
   end
 
-  # To whom it is for: the request that the process has, or whoever the output option names.
-  defp deliver(output, data) do
-    case Requests.answered(output.requests) do
-      {from, next, requests} ->
-        if from != :nobody, do: GenServer.reply(from, {:ok, data})
-        send_all(output.input, next)
-        %{output | requests: requests}
+  def listen(output, pipe), do: {[], read(output, pipe)}
+
+  defp with_source(output, source), do: with_fault(%{output | source: source})
+
+  # The first one is why the worker ends.
+  defp with_fault(%{source: nil} = output), do: output
+  defp with_fault(output), do: %{output | fault: output.fault || output.source.fault}
+
+  # A stream has no requests: all of it is for the sink, at once.
+  defp deliver(pieces, source, %{input: nil} = output), do: Source.put(pieces, source, output)
+  defp deliver([], source, output), do: {source, output}
+  # Order: after a fault nothing is an answer any more.
+  defp deliver(_pieces, source, %{fault: fault} = output) when fault != nil, do: {source, output}
+
+  defp deliver([piece | others] = pieces, source, output) do
+    case Requests.answered(output.requests, piece) do
+      {{ref, from}, answer, next, requests} ->
+        release(ref)
+        if from, do: GenServer.reply(from, {:ok, answer})
+        deliver(others, source, send_all(%{output | requests: requests}, next))
 
       :unexpected ->
-        unexpected(output, data)
+        unexpected(pieces, source, output)
     end
   end
 
   # A banner before the first request harms nobody. After that, a packet that answers nothing and that
   # nobody wants to see would be taken for the answer to the next request.
-  defp unexpected(%{deliver: :quiet, requests: %{answered: answered}} = output, _data)
-       when answered > 0,
-       do: fault(output, :unexpected_output)
+  defp unexpected(
+         _pieces,
+         %{sink: %{to: :quiet}} = source,
+         %{requests: %{answered: count}} = output
+       )
+       when count > 0,
+       do: {source, %{output | fault: output.fault || :unexpected_output}}
 
-  defp unexpected(output, data) do
-    hand_on(output.deliver, output.id, data)
-    output
-  end
-
-  # The first one is why the worker ends.
-  defp fault(%{fault: nil} = output, reason), do: %{output | fault: reason}
-  defp fault(output, _reason), do: output
-
-  defp next(output) do
-    # One that is closed says so by itself.
-    :inet.setopts(output.socket, active: :once)
-    output
-  end
-
-  @doc "Sends data, then answers `from`."
-  def write(%__MODULE__{input: input} = output, from, data) when input != nil do
-    Input.write(input, from, data)
-    output
-  end
-
-  def write(output, from, _data), do: refuse(output, from, :write, "its :stdio is not :pipe")
-
-  @doc "Sends data when the requests before it are answered. `from` gets the packet that answers it."
-  def request(%__MODULE__{input: input} = output, from, data, deadline) when input != nil do
-    if output.packet in [nil, :raw] do
-      refuse(
-        output,
-        from,
-        :request,
-        "it needs packet: :line or packet: 4, to know an answer's end"
-      )
+  defp unexpected(pieces, source, output) do
+    # Order: with nothing asked none of the others is an answer either, and they go out together.
+    if Requests.idle?(output.requests) do
+      Source.put(pieces, source, output)
     else
-      {now, requests} = Requests.add(output.requests, from, data, deadline)
-      send_all(input, now)
-      %{output | requests: requests}
+      [piece | others] = pieces
+      {source, output} = Source.put([piece], source, output)
+      deliver(others, source, output)
+    end
+  end
+
+  @doc "Writes data, then answers `from`."
+  def write(%__MODULE__{requests: %{tag_bytes: bytes}} = output, from, _data, _deadline)
+      when bytes != nil,
+      do: refuse(output, from, :write, "its packets have a :tag, so that it takes requests only")
+
+  def write(%__MODULE__{input: input} = output, from, data, deadline) when input != nil do
+    if fits?(output, from, :write, data),
+      do: %{output | input: Input.write(input, from, data, deadline)},
+      else: output
+  end
+
+  def write(output, from, _data, _deadline),
+    do: refuse(output, from, :write, "its :stdio is not :pipe")
+
+  @doc "Sends data when there is room for it in flight. `from` gets the packet that answers it."
+  def request(%__MODULE__{input: input} = output, from, data, deadline) when input != nil do
+    cond do
+      output.packet in [nil, :raw] ->
+        needed = "it needs packet: :line, 1, 2 or 4, to know an answer's end"
+        refuse(output, from, :request, needed)
+
+      output.source.sink == nil or output.source.demand != :all ->
+        refuse(output, from, :request, "its output waits until somebody asks for it")
+
+      # It waited while the process was started again, and its caller has gone on.
+      Deadline.past?(deadline) ->
+        output
+
+      fits?(output, from, :request, data) ->
+        {next, requests} = Requests.add(output.requests, watch(from, deadline), from, data)
+        send_all(%{output | requests: requests}, next)
+
+      true ->
+        output
     end
   end
 
   def request(output, from, _data, _deadline),
     do: refuse(output, from, :request, "its :stdio is not :pipe")
 
-  @doc "The time of a request is up: see `Snakepit.Worker.Requests.expired/2`."
-  def request_expired(%__MODULE__{} = output, timer) do
-    {how, requests} = Requests.expired(output.requests, timer)
+  # What gives up a request: its time, or if it has all the time there is, the end of its caller.
+  defp watch({pid, _tag}, :infinity), do: {:monitor, Process.monitor(pid)}
+
+  defp watch(_from, deadline),
+    do: {:timer, :erlang.start_timer(deadline, self(), :request_timeout, abs: true)}
+
+  defp release({:timer, timer}), do: :erlang.cancel_timer(timer)
+  defp release({:monitor, monitor}), do: Process.demonitor(monitor)
+
+  defp fits?(output, from, operation, data) do
+    size = byte_size(data) + if operation == :request, do: output.requests.tag_bytes || 0, else: 0
+    longest = output.input.longest
+
+    if size <= longest do
+      true
+    else
+      detail =
+        "a packet of #{size} bytes is too long for packet: #{output.packet}, " <>
+          "whose length is at most #{longest}"
+
+      error = %Error{operation: operation, reason: :emsgsize, detail: detail}
+      GenServer.reply(from, {:error, error})
+      false
+    end
+  end
+
+  @doc "The time of a request is up, or its caller is gone: see `Snakepit.Worker.Requests.expired/2`."
+  def request_expired(%__MODULE__{} = output, ref) do
+    {how, requests} = Requests.expired(output.requests, ref)
     {how, %{output | requests: requests}}
   end
 
-  def request_expired(output, _timer), do: {:dropped, output}
+  def request_expired(output, _ref), do: {:dropped, output}
 
   @doc "Whether the process still owes the answer to that request."
-  def owes?(%__MODULE__{requests: requests}, timer), do: Requests.owes?(requests, timer)
-  def owes?(_none, _timer), do: false
+  def owes?(%__MODULE__{requests: requests}, ref), do: Requests.owes?(requests, ref)
+  def owes?(_none, _ref), do: false
 
-  defp send_all(input, data), do: for(one <- data, do: Input.write(input, nil, one))
+  defp send_all(output, []), do: output
+
+  # With one in flight there is nothing to wait for.
+  defp send_all(%{requests: %{in_flight: 1}} = output, [data]),
+    do: %{output | input: Input.write(output.input, nil, data, :infinity)}
+
+  defp send_all(output, data), do: %{output | input: Input.write_soon(output.input, data)}
+
+  @doc "Writes what has come together."
+  def flush(%__MODULE__{input: input} = output) when input != nil,
+    do: %{output | input: Input.flush(input)}
+
+  def flush(output), do: output
+
+  @doc "`from` gets what it asks of the output (`:source`) or of standard error (`:error`)."
+  def ask(output, from, stream, what, deadline) do
+    with {:ok, source} <- on_demand(output, stream), :ok <- readable(output, stream, what) do
+      with_fault(Map.put(output, stream, Source.ask(source, from, what, deadline)))
+    else
+      {:error, detail} -> refuse(output, from, :read, detail)
+    end
+  end
+
+  defp on_demand(output, stream) do
+    case output && Map.fetch!(output, stream) do
+      %Source{sink: nil} = source -> {:ok, source}
+      _passed_on_or_elsewhere when stream == :source -> {:error, "its :output is not :read"}
+      _passed_on_or_elsewhere -> {:error, "its :stderr is not :read"}
+    end
+  end
+
+  defp readable(_output, _stream, :any), do: :ok
+  defp readable(_output, :error, _what), do: :ok
+
+  defp readable(%{packet: packet}, :source, what) do
+    cond do
+      packet in [nil, :raw] -> :ok
+      packet == :line and what == :line -> :ok
+      true -> {:error, "with packet: #{inspect(packet)} it can be read one packet at a time"}
+    end
+  end
+
+  @doc "A reader has waited long enough, or is gone."
+  def reader_gone(%__MODULE__{} = output, ref) do
+    give_up = fn source -> source && Source.give_up(source, ref) end
+    with_fault(%{output | source: give_up.(output.source), error: give_up.(output.error)})
+  end
+
+  def reader_gone(nil, _ref), do: nil
+
+  @doc "Passes on so many pieces more."
+  def activate(%__MODULE__{source: %Source{sink: %{to: {:send, _pid}}}} = output, from, count) do
+    GenServer.reply(from, :ok)
+    source = Source.activate(output.source, Sources.demand(count))
+    with_source(output, source)
+  end
+
+  def activate(output, from, _count),
+    do: refuse(output, from, :activate, "its :output is not {:send, pid}")
+
+  @doc "Has output that goes to a file go to the one that has its name now."
+  @spec reopen(t() | nil) :: {:ok | {:error, Error.t()}, t() | nil}
+  def reopen(%__MODULE__{source: %Source{} = source} = output) do
+    {answer, sink} = Sink.reopen(source.sink)
+    {answer, %{output | source: %{source | sink: sink}}}
+  end
+
+  def reopen(output), do: {elem(Sink.reopen(nil), 0), output}
+
+  @doc "The writer has written something: see `Snakepit.Worker.Input`."
+  def written(%__MODULE__{input: input} = output, writer) when input != nil,
+    do: %{output | input: Input.written(input, writer)}
+
+  def written(output, _writer), do: output
 
   defp refuse(output, from, operation, detail) do
     GenServer.reply(from, {:error, %Error{operation: operation, reason: :einval, detail: detail}})
@@ -181,10 +288,8 @@ defmodule Snakepit.Worker.Output do
   end
 
   @doc "Ends the process's standard input; answers `from`."
-  def close_input(%__MODULE__{input: input} = output, from) when input != nil do
-    Input.shutdown(input, from)
-    output
-  end
+  def close_input(%__MODULE__{input: input} = output, from) when input != nil,
+    do: %{output | input: Input.shutdown(input, from)}
 
   # There was none to begin with.
   def close_input(output, from) do
@@ -192,57 +297,58 @@ defmodule Snakepit.Worker.Output do
     output
   end
 
-  @doc "Closes the connection, and fails those who wait for an answer."
+  @doc "All that is still in the pipes of a process that is gone."
+  def drain(%__MODULE__{} = output, patience_ms) do
+    output = if output.source, do: drain_source(output, patience_ms), else: output
+    error = output.error && elem(Source.drain(output.error, patience_ms, nil), 0)
+    %{output | error: error}
+  end
+
+  def drain(nil, _patience_ms), do: nil
+
+  defp drain_source(output, patience_ms) do
+    {source, output} = Source.drain(output.source, patience_ms, output, &deliver/3)
+    with_source(output, source)
+  end
+
+  @doc "Closes the pipes, and fails those who wait for an answer. What has been read can still be taken."
   def close(nil, _detail), do: nil
 
   def close(%__MODULE__{} = output, detail) do
     if output.input, do: Input.close(output.input)
-    :gen_tcp.close(output.socket)
-
     error = %Error{operation: :request, reason: :worker_down, detail: detail}
     for from <- Requests.callers(output.requests), do: GenServer.reply(from, {:error, error})
-    %{output | open?: false, input: nil, requests: %Requests{}}
+    Enum.each(Requests.refs(output.requests), &release/1)
+    close = fn source -> source && close_source(source, error) end
+    sources = %{source: close.(output.source), error: close.(output.error)}
+    struct!(output, Map.merge(sources, %{input: nil, requests: %Requests{}}))
   end
+
+  defp close_source(source, error) do
+    Source.fail(source, %{error | operation: :read})
+    Source.close(source)
+  end
+
+  @doc "Whether there is output that waits until somebody asks for it, or its end."
+  def unread?(%__MODULE__{source: source, error: error}),
+    do: Source.unread?(source) or Source.unread?(error)
+
+  def unread?(nil), do: false
 
   @doc """
-  Nothing will come any more. A last line without a newline is one too, but no answer to a request: the
-  process may have been killed in the middle of it.
+  The end of what was written, with what the guardian kept of it: of standard error, if that is apart and anything
+  was written there.
   """
-  def closed(%__MODULE__{} = output) do
-    with %Lines{} = lines <- output.lines,
-         rest when rest != "" <- Lines.rest(lines),
-         do: hand_on(output.deliver, output.id, rest)
-
-    %{output | open?: false, lines: output.lines && Lines.new(output.lines.limit)}
+  def tail(output, kept) do
+    {first, last} = tails(output)
+    Enum.find([first, kept], last, &(&1 != ""))
   end
 
-  @doc "The connection has failed: with `:emsgsize`, over a packet that is longer than it may be."
-  def failed(output, :emsgsize), do: output |> closed() |> fault(:max_packet)
-  def failed(output, _reason), do: closed(output)
+  @doc "The tail as it is here: what comes before what the guardian has kept, and what counts if that is nothing."
+  @spec tails(t() | nil) :: {binary(), binary()}
+  def tails(nil), do: {"", ""}
+  def tails(%__MODULE__{source: source, error: error}), do: {content(error), content(source)}
 
-  @doc "All that is still in the connection of a process that is gone."
-  def drain(%__MODULE__{socket: socket, open?: true} = output, patience_ms) do
-    receive do
-      {:tcp, ^socket, data} -> output |> take(data) |> elem(1) |> drain(patience_ms)
-      {:tcp_closed, ^socket} -> closed(output)
-      {:tcp_error, ^socket, reason} -> failed(output, reason)
-    after
-      patience_ms -> output
-    end
-  end
-
-  def drain(output, _patience_ms), do: output
-
-  @doc "The end of what was written, with what the guardian kept of it."
-  def tail(%__MODULE__{kind: :stream, tail: tail}, _kept), do: Tail.content(tail)
-  def tail(_none_or_pipe, kept), do: kept
-
-  # A pipe is a channel with a format of its own; what is told to people comes over standard error.
-  defp keep(%{kind: :pipe} = output, _data), do: output
-  defp keep(output, data), do: %{output | tail: Tail.add(output.tail, data)}
-
-  defp hand_on(:quiet, _id, _data), do: :ok
-  defp hand_on({:send, pid}, id, data), do: send(pid, {Snakepit.Worker, id, {:output, data}})
-  defp hand_on(:logger, id, data), do: Logger.info("#{id}: #{Tail.text(data)}")
-  defp hand_on(fun, _id, data), do: fun.(data)
+  defp content(%Source{tail: %Tail{} = tail}), do: Tail.content(tail)
+  defp content(_none), do: ""
 end

@@ -8,7 +8,7 @@ defmodule Snakepit.Worker.Readiness do
   # else for it to do but to notice that its process has ended, or that its supervisor wants it gone.
 
   alias Snakepit.{Guardian, HeartbeatMonitor}
-  alias Snakepit.Worker.Output
+  alias Snakepit.Worker.{Output, Terminal}
 
   # How often to try a connection that is not accepted yet: nothing tells when it is.
   @probe_interval_ms 20
@@ -35,14 +35,10 @@ defmodule Snakepit.Worker.Readiness do
     guardian = worker.guardian
     monitor = worker.monitor
     owner = worker.options.owner
-    socket = worker.output && worker.output.socket
     left = max(wait.deadline - System.monotonic_time(:millisecond), 0)
 
     receive do
-      {:tcp, ^socket, data} -> heard(wait, data)
-      # It closed its output, and may be ready all the same.
-      {:tcp_closed, ^socket} -> wait |> closed() |> loop()
-      {:tcp_error, ^socket, reason} -> broken(wait, reason)
+      {:select, pipe, _tag, :ready_input} -> heard(wait, pipe)
       {HeartbeatMonitor, ^monitor, :first_pong} -> first_pong(wait)
       {:EXIT, ^probe, {:shutdown, :ready}} -> {:ok, worker.output}
       {:EXIT, ^probe, reason} -> failed(wait, {:crashed, reason})
@@ -63,19 +59,14 @@ defmodule Snakepit.Worker.Readiness do
   defp first_pong(%{worker: %{options: %{ready: :heartbeat}} = worker}), do: {:ok, worker.output}
   defp first_pong(wait), do: loop(wait)
 
-  defp heard(wait, data) do
-    {packets, output} = Output.take(wait.worker.output, data)
+  # One that has closed its output may be ready all the same.
+  defp heard(wait, pipe) do
+    {packets, output} = Output.listen(wait.worker.output, pipe)
     unless_at_fault(put_in(wait.worker.output, output), &decide(&1, packets))
-  end
-
-  defp broken(wait, reason) do
-    unless_at_fault(update_in(wait.worker.output, &Output.failed(&1, reason)), &loop/1)
   end
 
   defp unless_at_fault(%{worker: %{output: %{fault: nil}}} = wait, go_on), do: go_on.(wait)
   defp unless_at_fault(wait, _go_on), do: failed(wait, {:fault, wait.worker.output.fault})
-
-  defp closed(wait), do: update_in(wait.worker.output, &Output.closed/1)
 
   defp decide(%{worker: %{options: %{ready: {:output, pattern}}} = worker} = wait, packets) do
     packets = if raw?(worker.options), do: [wait.seen <> Enum.join(packets)], else: packets
@@ -88,6 +79,7 @@ defmodule Snakepit.Worker.Readiness do
   defp decide(wait, _packets), do: loop(wait)
 
   # What is not cut into packets may come in any pieces.
+  defp raw?(%{stdio: %Terminal{}}), do: true
   defp raw?(options), do: options.stdio == :pipe and options.packet in [nil, :raw]
 
   defp last(text) when byte_size(text) <= @window_bytes, do: text

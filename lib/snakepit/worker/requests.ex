@@ -1,92 +1,161 @@
 defmodule Snakepit.Worker.Requests do
   @moduledoc false
 
-  # Those who have asked a worker's process for something, in the order in which they came.
+  # Those who have asked a worker's process for something, and which answer is whose.
   #
-  # One request is with the process at a time. The next one is sent when the answer has come, also if the
-  # caller has stopped waiting: an answer that is late belongs to that caller and is dropped, and an answer
-  # that never comes keeps others from taking the one after it for theirs.
+  # So many requests are with the process at a time. Their answers come in the order of the requests, or each has the
+  # tag of its request before it. The place of a request is free when its answer has come, also if the caller has
+  # stopped waiting: an answer that is late belongs to that caller and is dropped, and one that never comes keeps
+  # others from taking the next one for theirs.
+  #
+  # Nothing here has an effect: who calls this sends what it returns, and tells it when a time is up.
 
   defmodule Request do
     @moduledoc false
-    @enforce_keys [:from, :data, :timer]
-    defstruct [:from, :data, :timer]
+    @enforce_keys [:ref, :from, :data]
+    defstruct [:ref, :from, :data]
   end
 
-  defstruct sent: nil, waiting: :queue.new(), answered: 0
+  defstruct in_flight: 1,
+            tag_bytes: nil,
+            sent: %{},
+            oldest: 0,
+            next: 0,
+            waiting: :queue.new(),
+            answered: 0
 
-  @typedoc "`sent` is with the process; its `from` is `nil` once its caller has stopped waiting."
+  @typedoc """
+  `sent` are with the process, by number; the `from` of one is `nil` once its caller has stopped waiting. In order,
+  numbers count up from `oldest`. With `tag_bytes` a number is the tag, and is used again when it is free.
+  """
   @type t :: %__MODULE__{
-          sent: %Request{} | nil,
+          in_flight: pos_integer(),
+          tag_bytes: pos_integer() | nil,
+          sent: %{non_neg_integer() => {ref(), GenServer.from() | nil}},
+          oldest: non_neg_integer(),
+          next: non_neg_integer(),
           waiting: :queue.queue(%Request{}),
           answered: non_neg_integer()
         }
 
-  @doc """
-  Adds a request that is given up at `deadline` (a monotonic time in milliseconds, or `:infinity`): then
-  `{:timeout, timer, :request_timeout}` comes. Returns what is to be sent now.
-  """
-  @spec add(t(), GenServer.from(), binary(), integer() | :infinity) :: {[binary()], t()}
-  def add(requests, from, data, deadline) do
-    # It waited while the process was started again, and its caller has gone on.
-    if deadline <= System.monotonic_time(:millisecond),
-      do: {[], requests},
-      else: enqueue(requests, from, data, deadline)
-  end
+  @typedoc "Whatever its caller knows a request by."
+  @type ref :: term()
 
-  defp enqueue(requests, from, data, deadline) do
-    request = %Request{from: from, data: data, timer: timer(deadline)}
+  @typedoc "A request by its reference, and who waits for the answer."
+  @type asked :: {ref(), GenServer.from() | nil}
+
+  @doc "At most `in_flight` are with the process at a time, which the tags must be enough for."
+  @spec new(pos_integer(), pos_integer() | nil) :: t()
+  def new(in_flight, tag_bytes \\ nil),
+    do: %__MODULE__{in_flight: in_flight, tag_bytes: tag_bytes}
+
+  @doc "Adds a request. Returns what is to be sent now."
+  @spec add(t(), ref(), GenServer.from(), binary()) :: {[iodata()], t()}
+  def add(requests, ref, from, data) do
+    request = %Request{ref: ref, from: from, data: data}
     send_next(%{requests | waiting: :queue.in(request, requests.waiting)})
   end
 
-  defp timer(:infinity), do: make_ref()
-
-  defp timer(deadline), do: :erlang.start_timer(deadline, self(), :request_timeout, abs: true)
-
-  @doc "The process has written a packet. Returns whose it is and what is to be sent next."
-  @spec answered(t()) :: {GenServer.from() | :nobody, [binary()], t()} | :unexpected
-  def answered(%{sent: nil}), do: :unexpected
-
-  def answered(%{sent: request} = requests) do
-    :erlang.cancel_timer(request.timer)
-
-    {data, requests} = send_next(%{requests | sent: nil, answered: requests.answered + 1})
-    {request.from || :nobody, data, requests}
-  end
-
-  @doc """
-  The time of a request is up. `:late` if the process owes its answer, `:dropped` if the process has not
-  been asked yet or has answered.
-  """
-  @spec expired(t(), reference()) :: {:late | :dropped, t()}
-  def expired(%{sent: %Request{timer: timer} = request} = requests, timer),
-    do: {:late, %{requests | sent: %{request | from: nil}}}
-
-  def expired(requests, timer) do
-    waiting = :queue.filter(&(&1.timer != timer), requests.waiting)
-    {:dropped, %{requests | waiting: waiting}}
-  end
-
-  @doc "Whether the process still owes the answer to that request."
-  @spec owes?(t(), reference()) :: boolean()
-  def owes?(requests, timer), do: match?(%{sent: %Request{timer: ^timer}}, requests)
-
-  @doc "Those who still wait."
-  @spec callers(t()) :: [GenServer.from()]
-  def callers(requests) do
-    all = [requests.sent | :queue.to_list(requests.waiting)]
-    for %Request{from: from} when from != nil <- all, do: from
-  end
-
-  defp send_next(%{sent: nil} = requests) do
-    case :queue.out(requests.waiting) do
-      {{:value, request}, waiting} ->
-        {[request.data], %{requests | sent: %{request | data: nil}, waiting: waiting}}
-
-      {:empty, _none} ->
-        {[], requests}
+  @doc "The process has written a packet. Returns whose it is, the answer in it, and what is to be sent next."
+  @spec answered(t(), binary()) :: {asked(), binary(), [iodata()], t()} | :unexpected
+  def answered(%{tag_bytes: nil, oldest: oldest} = requests, packet) do
+    case requests.sent do
+      %{^oldest => asked} -> answer(%{requests | oldest: oldest + 1}, oldest, asked, packet)
+      _nothing_asked -> :unexpected
     end
   end
 
-  defp send_next(requests), do: {[], requests}
+  def answered(%{tag_bytes: tag_bytes}, packet) when byte_size(packet) < tag_bytes,
+    do: :unexpected
+
+  def answered(%{tag_bytes: tag_bytes, sent: sent} = requests, packet) do
+    tag = packet |> binary_part(0, tag_bytes) |> :binary.decode_unsigned()
+
+    case sent do
+      %{^tag => asked} ->
+        payload = binary_part(packet, tag_bytes, byte_size(packet) - tag_bytes)
+        answer(requests, tag, asked, payload)
+
+      _nobodys ->
+        :unexpected
+    end
+  end
+
+  defp answer(requests, number, asked, payload) do
+    sent = Map.delete(requests.sent, number)
+    {data, requests} = send_next(%{requests | sent: sent, answered: requests.answered + 1})
+    {asked, payload, data, requests}
+  end
+
+  @doc """
+  The time of a request is up, or its caller is gone. `:late` if the process owes its answer, `:dropped` if the
+  process has not been asked yet or has answered.
+  """
+  @spec expired(t(), ref()) :: {:late | :dropped, t()}
+  def expired(requests, ref) do
+    case number(requests, ref) do
+      nil ->
+        waiting = :queue.filter(&(&1.ref != ref), requests.waiting)
+        {:dropped, %{requests | waiting: waiting}}
+
+      number ->
+        {:late, %{requests | sent: %{requests.sent | number => {ref, nil}}}}
+    end
+  end
+
+  @doc "Whether the process still owes the answer to that request."
+  @spec owes?(t(), ref()) :: boolean()
+  def owes?(requests, ref), do: number(requests, ref) != nil
+
+  defp number(%{sent: sent}, ref),
+    do: Enum.find_value(sent, fn {number, {other, _from}} -> other == ref && number end)
+
+  @doc "Whether nobody has asked for anything."
+  @spec idle?(t()) :: boolean()
+  def idle?(%{sent: sent}), do: map_size(sent) == 0
+
+  @doc "Those who still wait."
+  @spec callers(t()) :: [GenServer.from()]
+  def callers(%{sent: sent, waiting: waiting}) do
+    for({_number, {_ref, from}} <- sent, from != nil, do: from) ++
+      for(%{from: from} <- :queue.to_list(waiting), do: from)
+  end
+
+  @doc "The references of all requests."
+  @spec refs(t()) :: [ref()]
+  def refs(%{sent: sent, waiting: waiting}) do
+    for({_number, {ref, _from}} <- sent, do: ref) ++
+      for(%{ref: ref} <- :queue.to_list(waiting), do: ref)
+  end
+
+  # There is at most one to send: one place is free, or one has come.
+  defp send_next(%{sent: sent, in_flight: most} = requests) when map_size(sent) >= most,
+    do: {[], requests}
+
+  defp send_next(requests) do
+    case :queue.out(requests.waiting) do
+      {{:value, request}, waiting} -> send_one(%{requests | waiting: waiting}, request)
+      {:empty, _none} -> {[], requests}
+    end
+  end
+
+  defp send_one(requests, request) do
+    number = free(requests, requests.next)
+    sent = Map.put(requests.sent, number, {request.ref, request.from})
+    {[tagged(request.data, number, requests)], %{requests | sent: sent, next: number + 1}}
+  end
+
+  defp tagged(data, _number, %{tag_bytes: nil}), do: data
+
+  defp tagged(data, number, %{tag_bytes: tag_bytes}),
+    do: <<number::size(tag_bytes)-unit(8), data::binary>>
+
+  # Order: all tags come by before one is used again, so that a mistake of the process is noticed and not believed.
+  # There is a free one, because there are at least as many as may be in flight.
+  defp free(%{tag_bytes: nil}, number), do: number
+
+  defp free(%{tag_bytes: tag_bytes, sent: sent} = requests, number) do
+    number = rem(number, Integer.pow(256, tag_bytes))
+    if is_map_key(sent, number), do: free(requests, number + 1), else: number
+  end
 end

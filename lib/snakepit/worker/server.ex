@@ -8,7 +8,19 @@ defmodule Snakepit.Worker.Server do
   use GenServer
 
   alias Snakepit.{Error, Guardian, HeartbeatMonitor, Launch, ProcessLabel, RunState, Telemetry}
-  alias Snakepit.Worker.{ApplicationStop, Exit, Info, News, Options, Output, Readiness}
+
+  alias Snakepit.Worker.{
+    ApplicationStop,
+    Exit,
+    Info,
+    Linger,
+    News,
+    Options,
+    Output,
+    Readiness,
+    Talk,
+    Terminal
+  }
 
   # In the report of a crash: not the environment, which may hold secrets.
   @derive {Inspect, only: [:options, :exit, :tree_gone?, :survivors]}
@@ -22,8 +34,12 @@ defmodule Snakepit.Worker.Server do
     :started_at,
     exit: nil,
     tree_gone?: false,
+    # How many processes it left behind that had to be killed, when it ended by itself.
+    left: 0,
     # Those of its tree that the kernel does not let anybody end.
     survivors: [],
+    # Why it exits, and the timer until then, if output of a process that has ended is still to be read.
+    lingers: nil,
     # Whether its process was asked to end because its application stops.
     stopping?: false,
     ended: nil
@@ -45,7 +61,9 @@ defmodule Snakepit.Worker.Server do
       News.started(worker)
       {:ok, worker}
     else
-      {:error, error} -> {:stop, error}
+      {:error, error} ->
+        News.not_started(options, error)
+        {:stop, {:shutdown, error}}
     end
   end
 
@@ -53,11 +71,12 @@ defmodule Snakepit.Worker.Server do
     started_at = now()
 
     Telemetry.span([:snakepit, :launch], %{worker_id: options.id}, fn ->
-      case Launch.run(Options.plan(options)) do
-        {:ok, %{child: child} = launched} ->
-          {{:ok, new(launched, options, started_at)}, %{os_pid: child.os_pid}}
-
+      with {:ok, options} <- Output.open_file(options),
+           {:ok, %{child: child} = launched} <- Launch.run(Options.plan(options)) do
+        {{:ok, new(launched, options, started_at)}, %{os_pid: child.os_pid}}
+      else
         {:error, error} ->
+          error = %{error | worker_id: options.id}
           {{:error, error}, %{error: error}}
       end
     end)
@@ -68,7 +87,7 @@ defmodule Snakepit.Worker.Server do
       options: options,
       child: launched.child,
       guardian: launched.guardian,
-      output: Output.new(options, launched),
+      output: Output.new(options, launched.streams),
       monitor: start_monitor(options, launched),
       started_at: started_at
     }
@@ -133,6 +152,7 @@ defmodule Snakepit.Worker.Server do
         {:noreply, worker, {:continue, :get_ready}}
 
       {:error, error} ->
+        News.not_started(options, error)
         {:stop, {:shutdown, error}, options}
     end
   end
@@ -145,12 +165,14 @@ defmodule Snakepit.Worker.Server do
         {:noreply, worker}
 
       {:error, error} ->
+        News.not_started(worker.options, error)
         tell_end(worker, error)
         {:stop, {:shutdown, error}, %{worker | child: nil}}
     end
   end
 
   @impl true
+  def handle_call(request, from, %{child: nil} = worker), do: Linger.call(request, from, worker)
   def handle_call(:os_pid, _from, worker), do: {:reply, {:ok, worker.child.os_pid}, worker}
 
   def handle_call(:child, _from, worker),
@@ -167,19 +189,21 @@ defmodule Snakepit.Worker.Server do
     {:reply, {:ok, {info, worker.monitor}}, worker}
   end
 
-  def handle_call(:output_tail, _from, %{output: %Output{kind: :stream}} = worker),
-    do: {:reply, {:ok, Output.tail(worker.output, "")}, worker}
+  def handle_call(:output_tail, _from, worker),
+    do: {:reply, {:ask, worker.child, Output.tails(worker.output)}, worker}
 
-  def handle_call(:output_tail, _from, worker), do: {:reply, {:ask, worker.child}, worker}
+  def handle_call({:talk, request, deadline}, from, worker),
+    do: unless_at_fault(Talk.call(request, from, deadline, worker.output), worker)
 
-  def handle_call({:write, data}, from, worker),
-    do: {:noreply, %{worker | output: Output.write(worker.output, from, data)}}
+  def handle_call(:reopen_output, _from, worker) do
+    {answer, output} = Output.reopen(worker.output)
+    {:reply, answer, %{worker | output: output}}
+  end
 
-  def handle_call({:request, data, deadline}, from, worker),
-    do: {:noreply, %{worker | output: Output.request(worker.output, from, data, deadline)}}
-
-  def handle_call(:close_input, from, worker),
-    do: {:noreply, %{worker | output: Output.close_input(worker.output, from)}}
+  def handle_call({:terminal, request}, _from, worker) do
+    {answer, output} = Terminal.handle(worker.output, request)
+    {:reply, answer, %{worker | output: output}}
+  end
 
   def handle_call({:stop, opts}, _from, worker) do
     options = worker.options
@@ -191,36 +215,15 @@ defmodule Snakepit.Worker.Server do
   end
 
   @impl true
+  def handle_info(message, %{child: nil} = worker), do: Linger.info(message, worker)
+
   def handle_info({Guardian, id, event}, %{child: %{id: id}} = worker), do: hear(event, worker)
 
   def handle_info({:DOWN, guardian, :process, _server, _reason}, %{guardian: guardian} = worker),
     do: hear(:guardian_down, worker)
 
-  def handle_info({:tcp, socket, data}, %{output: %Output{socket: socket}} = worker) do
-    {_packets, output} = Output.take(worker.output, data)
-    unless_at_fault(%{worker | output: output})
-  end
-
-  def handle_info({:tcp_closed, socket}, %{output: %Output{socket: socket}} = worker),
-    do: {:noreply, update_in(worker.output, &Output.closed/1)}
-
-  def handle_info({:tcp_error, socket, reason}, %{output: %Output{socket: socket}} = worker),
-    do: worker.output |> Output.failed(reason) |> then(&unless_at_fault(%{worker | output: &1}))
-
-  def handle_info({:timeout, timer, :request_timeout}, worker) do
-    {how, output} = Output.request_expired(worker.output, timer)
-
-    if how == :late,
-      do: Process.send_after(self(), {:answer_due, timer}, worker.options.answer_timeout)
-
-    {:noreply, %{worker | output: output}}
-  end
-
-  def handle_info({:answer_due, timer}, worker) do
-    if Output.owes?(worker.output, timer),
-      do: {:stop, :unanswered, worker},
-      else: {:noreply, worker}
-  end
+  def handle_info(message, worker) when elem(message, 0) == Terminal,
+    do: {:noreply, %{worker | output: Terminal.hear(worker.output, message)}}
 
   # Its supervisor comes by later, and finds the process gone or on its way.
   def handle_info({Snakepit.Worker, :application_stops}, worker) do
@@ -244,10 +247,14 @@ defmodule Snakepit.Worker.Server do
 
   def handle_info({:EXIT, _port_or_pid, :normal}, worker), do: {:noreply, worker}
   def handle_info({:EXIT, _linked, reason}, worker), do: {:stop, reason, worker}
-  def handle_info(_other, worker), do: {:noreply, worker}
 
-  defp unless_at_fault(%{output: %Output{fault: nil}} = worker), do: {:noreply, worker}
-  defp unless_at_fault(worker), do: {:stop, worker.output.fault, worker}
+  def handle_info(message, worker),
+    do: unless_at_fault(Talk.info(message, worker.output, worker.options), worker)
+
+  defp unless_at_fault({:ok, output}, worker), do: {:noreply, %{worker | output: output}}
+
+  defp unless_at_fault({:fault, reason, output}, worker),
+    do: {:stop, reason, %{worker | output: output}}
 
   # The tree outlives its leader by as long as it takes to kill it: the worker is not gone before.
   defp hear({:exited, exit, tail}, worker) do
@@ -260,7 +267,7 @@ defmodule Snakepit.Worker.Server do
 
   # It had ended by itself, and the rest of its tree is swept up.
   defp hear(:guardian_down, %{exit: {exit, _tail}} = worker),
-    do: {:stop, Exit.reason(exit), worker}
+    do: stop_when_read(worker, Exit.reason(exit))
 
   defp hear(:guardian_down, %{options: %{on_guardian_down: :restart}} = worker) do
     cond do
@@ -273,17 +280,21 @@ defmodule Snakepit.Worker.Server do
   defp hear(:guardian_down, worker), do: {:stop, :guardian_down, worker}
 
   # Those who stop the BEAM may send the signal to everyone at once.
-  defp hear({:tree_gone, _killed}, %{exit: {exit, _tail}} = worker) do
-    worker = %{worker | tree_gone?: true}
+  defp hear({:tree_gone, killed}, %{exit: {exit, _tail}} = worker) do
+    worker = %{worker | tree_gone?: true, left: killed}
 
     if ApplicationStop.system_stops?(),
       do: {:noreply, %{worker | stopping?: true}},
-      else: {:stop, Exit.reason(exit), worker}
+      else: stop_when_read(worker, Exit.reason(exit))
   end
 
   # Perhaps without an exit before it: then its leader is one of them.
   defp hear({:survivors, os_pids}, worker),
     do: {:stop, {:survivors, os_pids}, %{worker | survivors: os_pids}}
+
+  defp stop_when_read(worker, reason) do
+    if Linger.worth?(worker), do: Linger.begin(worker, reason), else: {:stop, reason, worker}
+  end
 
   defp await_supervisor({:tree_gone, _killed}, worker), do: %{worker | tree_gone?: true}
   defp await_supervisor({:survivors, os_pids}, worker), do: %{worker | survivors: os_pids}

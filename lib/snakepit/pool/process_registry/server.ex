@@ -1,8 +1,8 @@
 defmodule Snakepit.Pool.ProcessRegistry.Server do
   @moduledoc false
 
-  # Watches the owners of workers, ends what they leave behind, and forgets what is gone. What it
-  # promises is described in `Snakepit.Pool.ProcessRegistry`.
+  # Monitors the owners of workers, ends the processes that they leave behind, and deletes entries whose
+  # process is gone. `Snakepit.Pool.ProcessRegistry` says what that promises.
 
   use GenServer
 
@@ -24,7 +24,7 @@ defmodule Snakepit.Pool.ProcessRegistry.Server do
   @doc false
   def start_link(_opts), do: GenServer.start_link(__MODULE__, [], name: ProcessRegistry)
 
-  @doc "How old a reservation may get."
+  @doc "Returns how old a reservation may get, in milliseconds."
   def reservation_limit_ms, do: @reservation_limit_ms
 
   @impl true
@@ -92,7 +92,7 @@ defmodule Snakepit.Pool.ProcessRegistry.Server do
     |> Map.merge(%{owner: owner(record.elixir_pid), since_ms: now()})
   end
 
-  # One that is gone from the start, for a reservation whose owner nobody wrote down.
+  # A process that has ended stands for the owner of a reservation, which is not recorded.
   defp owner(nil), do: spawn(fn -> :ok end)
 
   defp owner(text) do
@@ -169,8 +169,8 @@ defmodule Snakepit.Pool.ProcessRegistry.Server do
 
   defp end_dying(state), do: state
 
-  # Whatever became of the helper, each is asked whether it is gone. The guardian, which watches
-  # owners too, ends the rest of the tree.
+  # Each process is looked up, even if the helper has crashed. The guardian, which monitors owners too, ends the rest of
+  # the tree.
   defp ended(state) do
     {dying, state} = {state.dying, %{state | ending: nil, dying: %{}}}
 
