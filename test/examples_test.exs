@@ -56,6 +56,33 @@ defmodule Snakepit.ExamplesTest do
     assert output =~ "left behind: 0\n"
   end
 
+  test "a person's dialogue with an interpreter at a terminal" do
+    output = run("terminal.exs")
+    assert output =~ "it can count: 42\n"
+    assert output =~ "interrupted: true\n"
+    assert output =~ "rows and columns: 50 132\n"
+  end
+
+  test "what other libraries do" do
+    output = run("switching.exs")
+    assert output =~ "2\n1\nLINE 1\nLINE 2\nLINE 3\n"
+    assert output =~ "hello Robert, your terminal has 30 100\r\n"
+    assert output =~ "left behind: 0\n"
+  end
+
+  test "programs that read what others write" do
+    output = run("pipeline.exs")
+    assert output =~ ~s(the first numbers with two nines: ["99\\n", "199\\n", "299\\n"])
+    assert output =~ "how many there are: 45739\nleft behind: 0\n"
+  end
+
+  test "a Python worker that answers many requests in any order" do
+    {waited, ["left behind: 0"]} =
+      run("duplex_worker.exs") |> String.split("\n", trim: true) |> Enum.split(3)
+
+    assert Enum.sort(waited) == for(time <- [100, 500, 900], do: "waited for #{time} ms")
+  end
+
   test "a gRPC server with a health check" do
     # That of script/test-python has what it needs.
     found = Enum.find([Path.expand("_build/python/bin/python")], "python3", &File.exists?/1)

@@ -5,6 +5,7 @@ defmodule Snakepit.AccountsTest do
 
   alias Snakepit.Test.{Beam, Shim}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
   # More than the BEAM has threads for files.

@@ -52,7 +52,7 @@ defmodule Snakepit.BreakMenuTest do
     Application.put_env(:snakepit, :data_dir, #{inspect(data_dir)})
     Application.put_env(:snakepit, :watchdog, grace_period_ms: 500)
     {:ok, _} = Application.ensure_all_started(:snakepit)
-    #{Family.start_code(token)}
+    Snakepit.Test.Family.launch(#{inspect(token)})
     IO.puts("run" <> "ning")
     """
 

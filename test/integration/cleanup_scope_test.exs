@@ -57,9 +57,10 @@ defmodule Snakepit.CleanupScopeTest do
       Supervisor.start_link([{Worker, id: "kept", cmd: ["sleep", "600"]}], strategy: :one_for_one)
 
     first = os_pids()["kept"]
+    guardian = Snakepit.Guardian.os_pid()
     :ok = :sys.suspend(Snakepit.Guardian)
     cleanup = Task.async(fn -> Snakepit.cleanup() end)
-    kill(:sys.get_state(Snakepit.Guardian).process.os_pid)
+    kill(guardian)
     :ok = :sys.resume(Snakepit.Guardian)
     assert {:ok, _counts} = Task.await(cleanup, 30_000)
     refute ProcScan.running?(first)

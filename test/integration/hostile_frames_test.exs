@@ -3,7 +3,7 @@ defmodule Snakepit.HostileFramesTest do
 
   import Snakepit.Test.Eventually
 
-  alias Snakepit.{Command, Error, Guardian, Native}
+  alias Snakepit.{Command, Error, Guardian, Native, Stdio}
   alias Snakepit.Test.{BareGuardian, Family, ProcScan}
 
   @moduletag timeout: 120_000
@@ -157,8 +157,8 @@ defmodule Snakepit.HostileFramesTest do
       BareGuardian.tell(guardian, :info)
 
       case BareGuardian.event(guardian, :info) do
-        {{:info, %{ahead: 1}}, guardian} -> guardian
         {{:info, %{ahead: 0}}, guardian} -> await_second(guardian)
+        {{:info, %{ahead: _some}}, guardian} -> guardian
       end
     end
 
@@ -368,6 +368,32 @@ defmodule Snakepit.HostileFramesTest do
       end
 
       eventually(fn -> open.() < before + 20 end)
+      assert_unharmed(context)
+    end
+
+    test "pipes that no program got do not pile up, and others stay", context do
+      guardian = Guardian.os_pid()
+      open = fn -> length(File.ls!("/proc/#{guardian}/fd")) end
+      wanted = %Stdio{input: :pipe, output: :pipe, error: :pipe}
+      {:ok, staying, stdio} = Guardian.open_streams(wanted)
+      before = open.()
+
+      for _ <- 1..100 do
+        {:ok, ends, _stdio} = Guardian.open_streams(wanted)
+        Stdio.close(ends)
+      end
+
+      # Those that are left are checked as others come.
+      eventually(fn ->
+        assert {"", 0} = Snakepit.cmd("true", [])
+        open.() < before + 20
+      end)
+
+      command = %{Command.new!(cmd: ["echo", "hello"]) | stdio: stdio}
+      {:ok, child} = Guardian.spawn(command)
+      assert :ok = Guardian.release(child)
+      assert Snakepit.Pipe.read(staying.output, 5_000) == {:ok, "hello\n"}
+      Stdio.close(staying)
       assert_unharmed(context)
     end
   end

@@ -3,6 +3,7 @@ defmodule Snakepit.InstanceTest do
 
   import Snakepit.Test.Eventually
 
+  alias Snakepit.DataDir.Instance
   alias Snakepit.Test.{Beam, BeamPort, Family, Grave, ProcScan}
 
   @moduletag :long
@@ -135,6 +136,52 @@ defmodule Snakepit.InstanceTest do
       assert File.read!(path) == "snakepit 1 #{instance}\n"
       assert Path.wildcard(path <> ".*") == []
     end
+  end
+
+  @tag :capture_log
+  test "an instance that another start repairs, and whose run it reaps, in between is read again" do
+    data_dir = Beam.temporary_directory()
+    one = Beam.start(data_dir: data_dir)
+    instance = instance(one)
+    Beam.kill_with_guardian(one)
+    [run] = Beam.run_ids(data_dir)
+    File.write!(Path.join(data_dir, "instance"), "")
+
+    # A start that has read the file and listed the runs warns of this one before it reads them.
+    foreign = Path.join(data_dir, "0000000")
+    File.mkdir!(foreign)
+    File.chmod!(foreign, 0o777)
+
+    other = fn ->
+      assert Instance.fetch!(data_dir) == instance
+      File.rm_rf!(Path.join(data_dir, run))
+    end
+
+    at_next_warning(fn -> other |> Task.async() |> Task.await() end)
+    assert Instance.fetch!(data_dir) == instance
+    refute_received :not_warned
+    assert File.read!(Path.join(data_dir, "instance")) == "snakepit 1 #{instance}\n"
+  end
+
+  # Filters run in the process that logs, which goes on when they return.
+  defp at_next_warning(fun) do
+    test = self()
+    send(test, :not_warned)
+
+    filter = fn event, _extra ->
+      if self() == test do
+        receive do
+          :not_warned -> fun.()
+        after
+          0 -> :ok
+        end
+      end
+
+      event
+    end
+
+    :ok = :logger.add_primary_filter(__MODULE__, {filter, nil})
+    on_exit(fn -> :logger.remove_primary_filter(__MODULE__) end)
   end
 
   test "if no run can say what it was, all that start at once come to the same" do

@@ -17,7 +17,7 @@ defmodule Snakepit.LedgerFuzzTest do
   defp dead_beam(data_dir) do
     beam = Beam.start(data_dir: data_dir)
     token = Family.token()
-    Beam.run(beam, Family.start_code(token))
+    Beam.call(beam, Family, :launch, [token])
 
     [member | _] =
       eventually(fn -> Enum.find_value([Family.members(token)], &(length(&1) == 4 and &1)) end)

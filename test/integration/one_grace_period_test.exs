@@ -3,7 +3,7 @@ defmodule Snakepit.OneGracePeriodTest do
 
   import Snakepit.Test.Eventually
 
-  alias Snakepit.Test.{Beam, Family, ProcScan}
+  alias Snakepit.Test.{Beam, Family, Host, ProcScan}
 
   @moduletag :long
   @moduletag timeout: 120_000
@@ -13,18 +13,11 @@ defmodule Snakepit.OneGracePeriodTest do
   @grace_ms 5_000
   @in_time_ms 2 * @grace_ms - 1
 
-  # `children` is code, with the functions of `Host` at hand.
-  defp start_host(beam, name, children, options \\ []) do
-    Beam.run(beam, """
-    import Snakepit.Test.Host
-    children = #{children}
-    run(#{inspect(name)}, children, #{inspect(options)})
-    """)
-  end
+  defp start_host(beam, name, children, options \\ []),
+    do: Beam.call(beam, Host, :run, [name, children, options])
 
-  defp six(token) do
-    "for(n <- 1..#{@count}, do: stubborn(\"s\#{n}\", #{inspect(token)}, stop_timeout: #{@grace_ms}))"
-  end
+  defp stubborn(token, count, stop_timeout),
+    do: for(n <- 1..count, do: Host.stubborn("s#{n}", token, stop_timeout: stop_timeout))
 
   defp await(token, count), do: eventually(fn -> length(Family.members(token)) == count end)
 
@@ -51,7 +44,7 @@ defmodule Snakepit.OneGracePeriodTest do
       bystanders = Family.bystanders()
       beam = Beam.start()
       token = Family.token()
-      :ok = start_host(beam, :host, six(token))
+      :ok = start_host(beam, :host, stubborn(token, @count, @grace_ms))
       await(token, @count)
 
       ms =
@@ -74,16 +67,19 @@ defmodule Snakepit.OneGracePeriodTest do
     beam = Beam.start()
     token = Family.token()
 
-    children = """
-    for n <- 1..3 do
-      workers = for letter <- ["a", "b"], do: stubborn("\#{letter}\#{n}", #{inspect(token)}, stop_timeout: #{@grace_ms})
-      start = {Supervisor, :start_link, [workers, [strategy: :rest_for_one]]}
-      %{id: n, start: start, type: :supervisor}
-    end ++ [
-      {Snakepit.Pool, size: 3, worker: [stop_timeout: #{@grace_ms}, cmd: ["sh", "-c", "trap '' TERM; exec sleep #{token}"]]}
-    ]
-    """
+    supervisors =
+      for n <- 1..3 do
+        workers =
+          for letter <- ["a", "b"],
+              do: Host.stubborn("#{letter}#{n}", token, stop_timeout: @grace_ms)
 
+        start = {Supervisor, :start_link, [workers, [strategy: :rest_for_one]]}
+        %{id: n, start: start, type: :supervisor}
+      end
+
+    cmd = ["sh", "-c", "trap '' TERM; exec sleep #{token}"]
+    pool = {Snakepit.Pool, size: 3, worker: [stop_timeout: @grace_ms, cmd: cmd]}
+    children = supervisors ++ [pool]
     :ok = start_host(beam, :host, children)
     await(token, 9)
 
@@ -100,17 +96,17 @@ defmodule Snakepit.OneGracePeriodTest do
   test "whatever stops one of them otherwise leaves its siblings alone" do
     beam = Beam.start()
     token = Family.token()
-    children = "for(n <- 1..3, do: stubborn(\"s\#{n}\", #{inspect(token)}, stop_timeout: 200))"
+    children = stubborn(token, 3, 200)
     :ok = start_host(beam, :host, children, strategy: :rest_for_one, max_restarts: 100)
     await(token, 3)
     [first, second, third] = os_pids(beam)
-    supervisor = "Snakepit.Test.Host.supervisor(:host)"
+    supervisor = Host.supervisor(:host)
 
     # By its supervisor.
-    :ok = Beam.run(beam, "Supervisor.terminate_child(#{supervisor}, \"s3\")")
+    :ok = Beam.call(beam, Supervisor, :terminate_child, [supervisor, "s3"])
     await(token, 2)
     assert os_pids(beam) == [first, second]
-    Beam.run(beam, "Supervisor.restart_child(#{supervisor}, \"s3\") && :ok")
+    {:ok, _worker} = Beam.call(beam, Supervisor, :restart_child, [supervisor, "s3"])
     assert [^first, ^second, fourth] = os_pids(beam)
 
     # By a sibling that ends: the one after it is ended by the supervisor, the one before it is not.
@@ -121,11 +117,8 @@ defmodule Snakepit.OneGracePeriodTest do
     end)
 
     # By hand.
-    Beam.run(
-      beam,
-      "Snakepit.workers() |> Enum.find(& &1.id == \"s3\") |> then(& Snakepit.Worker.stop(&1.pid))"
-    )
-
+    %{pid: worker} = Enum.find(Beam.call(beam, Snakepit, :workers), &(&1.id == "s3"))
+    :ok = Beam.call(beam, Snakepit.Worker, :stop, [worker])
     eventually(fn -> match?([^first, _, _], os_pids(beam)) end)
     assert ProcScan.running?(first)
     refute ProcScan.running?(third)
@@ -142,12 +135,9 @@ defmodule Snakepit.OneGracePeriodTest do
     # Notes how many of the others are there when it is asked.
     note = "trap 'ps -eo args= | grep -c \"^sleep #{others}$\" >#{asked}; exit' TERM"
 
-    children = """
-    [{Snakepit.Worker, id: "first", stop_order: :supervisor,
-      cmd: ["sh", "-c", #{inspect(note <> "; sleep #{token} & wait")}]},
-     stubborn("second", #{inspect(others)}), stubborn("third", #{inspect(others)})]
-    """
-
+    cmd = ["sh", "-c", note <> "; sleep #{token} & wait"]
+    first = {Snakepit.Worker, id: "first", stop_order: :supervisor, cmd: cmd}
+    children = [first | for(id <- ["second", "third"], do: Host.stubborn(id, others))]
     :ok = start_host(beam, :host, children)
     await(token, 1)
     await(others, 2)
@@ -160,8 +150,8 @@ defmodule Snakepit.OneGracePeriodTest do
   test "an application that stops alone tells by prep_stop/1, and another's workers live on" do
     beam = Beam.start()
     [token, other] = [Family.token(), Family.token()]
-    :ok = start_host(beam, :host, six(token), prep_stop: true)
-    :ok = start_host(beam, :other, "[stubborn(\"o\", #{inspect(other)})]")
+    :ok = start_host(beam, :host, stubborn(token, @count, @grace_ms), prep_stop: true)
+    :ok = start_host(beam, :other, [Host.stubborn("o", other)])
     await(token, @count)
     await(other, 1)
 

@@ -57,14 +57,14 @@ defmodule Snakepit.PlacesTest do
 
       # One that is stopped, with everything below it.
       stopped = Family.token()
-      Beam.run(beam, "child = (#{Family.start_code(stopped)}); Process.put(:child, child)")
+      child = Beam.call(beam, Family, :launch, [stopped])
       eventually(fn -> length(Family.members(stopped)) == 4 end)
-      assert Beam.run(beam, "Snakepit.Guardian.stop(Process.get(:child))") == :ok
+      assert Beam.call(beam, Snakepit.Guardian, :stop, [child]) == :ok
       assert Family.members(stopped) == []
 
       # One that outlives the BEAM for as long as the clean-up takes.
       token = Family.token()
-      assert %{os_pid: _} = Beam.run(beam, Family.start_code(token))
+      assert %{os_pid: _} = Beam.call(beam, Family, :launch, [token])
       Family.await(token)
       guardian = guardian_below(beam)
       assert ProcScan.running?(guardian)
@@ -79,7 +79,7 @@ defmodule Snakepit.PlacesTest do
       bystanders = Family.bystanders()
       beam = start(unquote(wrapper))
       token = Family.token()
-      Beam.run(beam, Family.start_code(token))
+      Beam.call(beam, Family, :launch, [token])
       Family.await(token)
       guardian = guardian_below(beam)
       {_output, 0} = System.cmd("kill", ["-KILL", "#{guardian}"])

@@ -3,9 +3,9 @@ defmodule Snakepit.QuietTest do
 
   alias Snakepit.Test.{Beam, Family}
 
+  @moduletag :long
   @moduletag timeout: 120_000
 
-  @tag :long
   # Everything that a well-behaved application does, twice, and what it wrote to the terminal.
   test "in normal operation nothing is found that should not be there, and nothing is said" do
     data_dir = Beam.temporary_directory()

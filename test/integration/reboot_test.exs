@@ -50,7 +50,7 @@ defmodule Snakepit.RebootTest do
 
   defp works?(beam) do
     token = Family.token()
-    Beam.run(beam, Family.start_code(token))
+    Beam.call(beam, Family, :launch, [token])
     Family.await(token)
     :ok = Beam.run(beam, "Application.stop(:snakepit)")
     Family.members(token) == []

@@ -3,22 +3,10 @@ defmodule Snakepit.ResourcesTest do
 
   import Snakepit.Test.Eventually
 
-  alias Snakepit.Test.{Beam, Family, ProcScan, WrappedBeam}
+  alias Snakepit.Test.{Beam, Exhaustion, Family, LogFile, ProcScan, WrappedBeam}
 
   @moduletag :long
   @moduletag timeout: 120_000
-
-  # What one attempt to run something came to, in a form that can be written down.
-  @attempt """
-  attempt = fn ->
-    with {:ok, child} <- Snakepit.Guardian.spawn(Snakepit.Command.new!(cmd: ["sleep", "600"])),
-         :ok <- Snakepit.Guardian.release(child) do
-      {:ok, child}
-    else
-      {:error, error} -> {error.step, error.reason}
-    end
-  end
-  """
 
   defp guardian(beam), do: Beam.run(beam, "Snakepit.Guardian.os_pid()")
 
@@ -28,29 +16,14 @@ defmodule Snakepit.ResourcesTest do
     {_output, 0} = System.cmd(program, arguments)
   end
 
-  # Runs things until one attempt fails, and gives that failure and how many run by then. What failed
-  # gives back what it had taken, so there may be room for some more before the next failure.
-  defp exhaust(beam) do
-    Beam.run(beam, """
-    #{@attempt}
-    again = fn again, children ->
-      case attempt.() do
-        {:ok, child} when length(children) < 500 -> again.(again, [child | children])
-        failure -> {failure, children}
-      end
-    end
-    {failure, children} = again.(again, Process.get(:children, []))
-    Process.put(:children, children)
-    {failure, length(children)}
-    """)
-  end
+  defp exhaust(beam), do: Beam.call(beam, Exhaustion, :exhaust)
 
   # Nothing is left of what failed, what ran before runs on, and with the limit lifted it all works.
   defp assert_recovers(beam, guardian, family, lift) do
     assert length(Family.members(family)) == 4
     assert guardian(beam) == guardian
     {:ok, count} = info(beam)
-    running = Beam.run(beam, "length(Process.get(:children))")
+    running = length(Beam.call(beam, Exhaustion, :running))
     assert count == running + 1
 
     # It does not wear itself out trying: what it does in one second is next to nothing.
@@ -65,15 +38,9 @@ defmodule Snakepit.ResourcesTest do
     assert ticks(guardian) - before < 20
 
     lift.()
-    assert Beam.run(beam, @attempt <> "match?({:ok, _}, attempt.())")
+    assert {:ok, _child} = Beam.call(beam, Exhaustion, :attempt)
 
-    assert Beam.run(beam, """
-           Process.get(:children)
-           |> Enum.map(&Task.async(fn -> Snakepit.Guardian.stop(&1) end))
-           |> Task.await_many(20_000)
-           |> Enum.reject(&(&1 == :ok))
-           """) == []
-
+    assert Beam.call(beam, Exhaustion, :stop_all) == []
     assert length(Family.members(family)) == 4
 
     Beam.kill(beam)
@@ -95,7 +62,7 @@ defmodule Snakepit.ResourcesTest do
   defp start(wrapper) do
     beam = WrappedBeam.start(wrapper: wrapper, config: [watchdog: [grace_period_ms: 200]])
     family = Family.token()
-    assert %{os_pid: _} = Beam.run(beam, Family.start_code(family))
+    assert %{os_pid: _} = Beam.call(beam, Family, :launch, [family])
     eventually(fn -> length(Family.members(family)) == 4 end)
     {beam, guardian(beam), family}
   end
@@ -160,25 +127,15 @@ defmodule Snakepit.ResourcesTest do
         "(trap '' TERM; : > #{go}.up; exec env -i setsid sleep #{token}) & " <>
         "until [ -e #{go}.up ]; do sleep 0.01; done"
 
-    assert Beam.run(beam, """
-           options = [cmd: ["sh", "-c", #{inspect(script)}], stop_timeout: 1_000]
-           {:ok, worker} = Snakepit.Worker.start_link(options)
-           Process.unlink(worker)
-           Process.put(:monitor, Process.monitor(worker))
-           :started
-           """) == :started
-
+    options = [cmd: ["sh", "-c", script], stop_timeout: 1_000]
+    monitor = Beam.call(beam, Exhaustion, :start_worker, [options])
     [_, hard] = Regex.run(~r/open files +\d+ +(\d+)/, File.read!("/proc/#{guardian}/limits"))
     # One comes free with the worker: too few to read anything below /proc.
     limit(guardian, "nofile", length(File.ls!("/proc/#{guardian}/fd")))
     File.write!(go, "")
     eventually(fn -> ProcScan.with_argument(token) != [] end)
 
-    assert Beam.run(beam, """
-           monitor = Process.get(:monitor)
-           receive(do: ({:DOWN, ^monitor, :process, _, reason} -> reason))
-           """) == :normal
-
+    assert Beam.call(beam, Exhaustion, :await_down, [monitor]) == :normal
     assert ProcScan.with_argument(token) == []
     limit(guardian, "nofile", hard)
     Beam.kill(beam)
@@ -189,44 +146,22 @@ defmodule Snakepit.ResourcesTest do
     {beam, _guardian, _family} = start(["env"])
     [_, hard] = Regex.run(~r/open files +\d+ +(\d+)/, File.read!("/proc/#{beam.os_pid}/limits"))
 
-    # Standard streams both ways, and a lifeline.
-    attempt = """
-    Process.flag(:trap_exit, true)
-    answer = Snakepit.Worker.start_link(cmd: ["cat"], stdio: :pipe, packet: :line, heartbeat: true)
-
-    with {:ok, worker} <- answer do
-      {:ok, "x\\n"} = Snakepit.Worker.request(worker, "x\\n")
-      Snakepit.Worker.stop(worker)
-    else
-      {:error, error} -> {error.operation, error.reason}
-    end
-    """
-
-    # So that all of its code is there, for which it needs descriptors too.
-    load = """
-    for application <- [:elixir, :snakepit] do
-      {:ok, modules} = :application.get_key(application, :modules)
-      Enum.each(modules, &Code.ensure_loaded/1)
-    end
-
-    :ok
-    """
-
-    assert Beam.run(beam, load) == :ok
-    assert Beam.run(beam, attempt) == :ok
+    connect = fn -> Beam.call(beam, Exhaustion, :connect) end
+    assert Beam.call(beam, Exhaustion, :load) == :ok
+    assert connect.() == :ok
     open = length(File.ls!("/proc/#{beam.os_pid}/fd"))
 
     answers =
       for spare <- 0..8 do
         limit(beam.os_pid, "nofile", open + spare)
-        Beam.run(beam, attempt)
+        connect.()
       end
 
     limit(beam.os_pid, "nofile", hard)
     assert Enum.uniq(answers) -- [:ok, {:connect, :emfile}] == []
     assert hd(answers) == {:connect, :emfile}
     assert List.last(answers) == :ok
-    assert Beam.run(beam, attempt) == :ok
+    assert connect.() == :ok
     eventually(fn -> length(File.ls!("/proc/#{beam.os_pid}/fd")) <= open end)
     Beam.kill(beam)
   end
@@ -235,14 +170,8 @@ defmodule Snakepit.ResourcesTest do
     beam = Beam.start()
     Family.start(beam)
     guardian = guardian(beam)
-    log = Path.join(Beam.temporary_directory(), "log")
-
-    Beam.run(beam, """
-    config = %{config: %{file: #{inspect(String.to_charlist(log))}}, level: :warning}
-    :logger.add_handler(:test_file, :logger_std_h, config)
-    """)
-
-    said = fn text -> log |> File.read!() |> String.split(text) |> length() |> Kernel.-(1) end
+    log = LogFile.open(beam, :warning)
+    said = fn text -> length(String.split(log.(), text)) - 1 end
     open = "/proc/#{guardian}/fd" |> File.ls!() |> Enum.map(&String.to_integer/1) |> Enum.max()
     limit(guardian, "nofile", open + 1)
     # Those that wait are used up, and no more can be made.

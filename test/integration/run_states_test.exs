@@ -34,7 +34,7 @@ defmodule Snakepit.RunStatesTest do
   end
 
   # What a start makes of the one run that is there: it closes it, is fine itself, and in the end both
-  # are history, in this order. Gives what the first is recorded as.
+  # are history, in this order. Returns the record of the first.
   defp assert_next_start(data_dir, expected) do
     crashed = only_run(data_dir)
     beam = start(data_dir)
@@ -42,6 +42,9 @@ defmodule Snakepit.RunStatesTest do
     assert Beam.run(beam, "Snakepit.RunState.current()") == :running
     assert [%{run_id: ^crashed} = record] = Beam.run(beam, @history)
     assert Map.take(record, Map.keys(expected)) == expected
+    # Not when it was closed, which is later than the start.
+    {:ok, %{started_at: next}} = Beam.call(beam, Snakepit.RunState, :fetch, [run_id])
+    assert record.started_at <= record.ended_at and record.ended_at < next
     assert_closed(data_dir, crashed)
     assert {:ok, ^record} = Beam.run(beam, "Snakepit.RunState.fetch(#{inspect(crashed)})")
     :ok = Beam.run(beam, "Application.stop(:snakepit)")
@@ -89,6 +92,25 @@ defmodule Snakepit.RunStatesTest do
     assert Beam.run(second, "Snakepit.RunState.history(0)") == []
   end
 
+  test "a run whose BEAM was killed has ended when the guardian noticed that" do
+    data_dir = Beam.temporary_directory()
+    beam = start(data_dir)
+    guardian = Beam.run(beam, "Snakepit.Guardian.os_pid()")
+    killed = System.os_time(:millisecond)
+    Beam.kill(beam)
+    eventually(fn -> not ProcScan.running?(guardian) end)
+    gone = System.os_time(:millisecond)
+    assert %{ended_at: ended_at} = assert_next_start(data_dir, %{terminated_by: :guardian})
+    assert ended_at in killed..gone
+  end
+
+  test "a run whose BEAM and guardian were killed has ended when it last wrote something" do
+    data_dir = Beam.temporary_directory()
+    beam = start(data_dir)
+    Beam.kill_with_guardian(beam)
+    assert_next_start(data_dir, %{terminated_by: :cleanup, clean_shutdown: false})
+  end
+
   test "between the directory and its lock: nothing is left of it" do
     data_dir = Beam.temporary_directory()
     # The first directory that it makes.
@@ -111,7 +133,7 @@ defmodule Snakepit.RunStatesTest do
     test "killed when it has become #{state}: #{dies_at}" do
       data_dir = Beam.temporary_directory()
       Beam.await_end(launch(data_dir, unquote(dies_at)))
-      expected = %{state: unquote(state), found: 0, clean_shutdown: nil}
+      expected = %{state: unquote(state), found: 0, clean_shutdown: false}
       assert assert_next_start(data_dir, expected).terminated_by in unquote(by)
     end
   end
@@ -123,7 +145,7 @@ defmodule Snakepit.RunStatesTest do
            state: :shutting_down,
            terminated_by: :guardian,
            killed: 0,
-           clean_shutdown: nil
+           clean_shutdown: false
          }},
         {"when it has become :terminated", "journal terminated 1 after",
          %{state: :terminated, terminated_by: :clean_shutdown, found: 0, clean_shutdown: true}},

@@ -3,7 +3,7 @@ defmodule Snakepit.ShutdownTest do
 
   import Snakepit.Test.Eventually
 
-  alias Snakepit.Test.{Beam, Family, ProcScan}
+  alias Snakepit.Test.{Beam, Family, LogFile, ProcScan, Shutdowns, Workers}
 
   @moduletag :long
   @moduletag timeout: 120_000
@@ -12,8 +12,8 @@ defmodule Snakepit.ShutdownTest do
   defp stubborn(token), do: ["sh", "-c", "trap '' TERM; exec sleep #{token}"]
 
   defp start_all(beam, count, cmd) do
-    code = "Snakepit.Test.Workers.start_all(Enum.map(1..#{count}, &\"w\#{&1}\"), #{inspect(cmd)})"
-    assert length(Beam.run(beam, code)) == count
+    ids = for number <- 1..count, do: "w#{number}"
+    assert length(Beam.call(beam, Workers, :start_all, [ids, cmd])) == count
   end
 
   test "five hundred that ignore SIGTERM take one grace period, not five hundred" do
@@ -23,7 +23,7 @@ defmodule Snakepit.ShutdownTest do
     start_all(beam, 500, stubborn(token))
     eventually(fn -> length(Family.members(token)) == 500 end, 30_000)
 
-    {ms, log} = timed_stop(beam)
+    {ms, log} = LogFile.during(beam, Shutdowns, :timed_stop, [])
     assert Family.members(token) == []
 
     # One of a second, and the time to find and kill five hundred on a machine that has other work.
@@ -36,30 +36,6 @@ defmodule Snakepit.ShutdownTest do
     assert %{terminated_by: :clean_shutdown, found: 500, killed: 500, gone: 500} = run
   end
 
-  defp timed_stop(beam) do
-    logged(beam, """
-    {microseconds, :ok} = :timer.tc(fn -> Application.stop(:snakepit) end)
-    div(microseconds, 1_000)
-    """)
-  end
-
-  # What code gives, and what the default logger would have said meanwhile.
-  defp logged(beam, code) do
-    path = Path.join(Beam.temporary_directory(), "log")
-
-    value =
-      Beam.run(beam, """
-      config = %{config: %{file: #{inspect(String.to_charlist(path))}}, level: :info}
-      :ok = :logger.add_handler(:test_file, :logger_std_h, config)
-      value = (#{code})
-      :ok = :logger_std_h.filesync(:test_file)
-      :ok = :logger.remove_handler(:test_file)
-      value
-      """)
-
-    {value, File.read!(path)}
-  end
-
   test "a stop starts nothing any more, and neither does one that is over" do
     beam = Beam.start(cleanup_on_stop_timeout_ms: 2_000)
     token = Family.token()
@@ -67,29 +43,18 @@ defmodule Snakepit.ShutdownTest do
     start_all(beam, 1, stubborn(token))
     eventually(fn -> length(Family.members(token)) == 1 end)
 
-    Beam.run(beam, "Process.put(:stop, Task.async(fn -> Application.stop(:snakepit) end)) && :ok")
+    :ok = Beam.call(beam, Shutdowns, :begin_stop)
     eventually(fn -> Beam.run(beam, "Snakepit.RunState.current()") == :shutting_down end)
     late = Family.token()
-    start = "Snakepit.Worker.start_link(cmd: [\"sleep\", #{inspect(late)}])"
 
-    assert Beam.run(beam, """
-           Process.flag(:trap_exit, true)
-           {:error, error} = #{start}
-           {error.reason, Snakepit.RunState.current()}
-           """) == {:shutting_down, :shutting_down}
+    assert Beam.call(beam, Shutdowns, :start_late, [["sleep", late]]) ==
+             {:shutting_down, :shutting_down}
 
     assert Family.members(late) == []
-    assert Beam.run(beam, "Task.await(Process.get(:stop), 30_000)") == :ok
+    assert Beam.call(beam, Shutdowns, :await_stop) == :ok
 
     # At once, and not when it has given up waiting for one that does not come back: ten seconds later.
-    {microseconds, message} =
-      Beam.run(beam, """
-      :timer.tc(fn ->
-        {:error, {error, _stack}} = #{start}
-        Exception.message(error)
-      end)
-      """)
-
+    {microseconds, message} = Beam.call(beam, Shutdowns, :start_too_late, [["sleep", late]])
     assert message =~ "Snakepit is not started"
     assert microseconds < 5_000_000
   end
@@ -102,12 +67,7 @@ defmodule Snakepit.ShutdownTest do
     start_all(beam, 5, ["sh", "-c", Family.script(polite)])
     eventually(fn -> length(Family.members(polite)) == 20 end)
 
-    {:ok, %{os_pid: _}} =
-      Beam.run(
-        beam,
-        "Snakepit.Test.Workers.start(\"deaf\", #{inspect(stubborn(stubborn))}) |> then(fn {:ok, child} -> {:ok, Map.take(child, [:os_pid])} end)"
-      )
-
+    {:ok, _child} = Beam.call(beam, Workers, :start, ["deaf", stubborn(stubborn)])
     eventually(fn -> length(Family.members(stubborn)) == 1 end)
 
     assert {:ok, %{stopped: stopped, killed: 1}} =
@@ -133,36 +93,22 @@ defmodule Snakepit.ShutdownTest do
     assert Enum.all?(bystanders, &ProcScan.running?/1)
   end
 
-  for {what, code} <- [
-        {"cleanup/1", "{:ok, %{killed: 1}} = Snakepit.cleanup(timeout: 300)"},
-        {"Application.stop/1", ":ok = Application.stop(:snakepit)"}
+  for {what, call} <- [
+        {"cleanup/1", {Snakepit, :cleanup, [[timeout: 300]]}},
+        {"Application.stop/1", {Application, :stop, [:snakepit]}}
       ] do
     test "what #{what} ends is no error in the log" do
       beam = Beam.start(cleanup_on_stop_timeout_ms: 300)
       token = Family.token()
 
-      # Below no supervisor, which would start them again. Their exits are waited for.
-      start = fn cmd ->
-        """
-        for n <- 1..2 do
-          {:ok, pid} = Snakepit.Worker.start_link(cmd: #{inspect(cmd)}, stop_timeout: 300)
-          Process.unlink(pid)
-          Process.monitor(pid)
-        end |> length()
-        """
-      end
-
-      Beam.run(beam, start.(["sleep", token]))
-      await_down = "for _ <- 1..2, do: receive(do: ({:DOWN, _, :process, _, reason} -> reason))"
-
-      Beam.run(
-        beam,
-        "{:ok, pid} = Snakepit.Worker.start_link(cmd: #{inspect(stubborn(token))}); Process.unlink(pid)"
-      )
-
+      polite = [cmd: ["sleep", token], stop_timeout: 300]
+      monitors = Beam.call(beam, Shutdowns, :start, [2, polite])
+      Beam.call(beam, Shutdowns, :start, [1, [cmd: stubborn(token)]])
       eventually(fn -> length(Family.members(token)) == 3 end)
 
-      {_reasons, log} = logged(beam, unquote(code) <> "\n" <> await_down)
+      call = unquote(Macro.escape(call))
+      {answer, log} = LogFile.during(beam, Shutdowns, :end_by, [call, monitors])
+      assert answer == :ok or match?({:ok, %{killed: 1}}, answer)
       assert Family.members(token) == []
       refute log =~ "error"
       refute log =~ "was ended by"
@@ -172,15 +118,8 @@ defmodule Snakepit.ShutdownTest do
   test "what ends by itself is an error in the log" do
     beam = Beam.start()
 
-    {:ok, log} =
-      logged(beam, """
-      {:ok, pid} = Snakepit.Worker.start_link(cmd: ["sh", "-c", "read _; exit 3"], stdio: :pipe)
-      Process.unlink(pid)
-      monitor = Process.monitor(pid)
-      :ok = Snakepit.Worker.close_input(pid)
-      receive(do: ({:DOWN, ^monitor, :process, _, {:exit_status, 3}} -> :ok))
-      """)
-
+    {reason, log} = LogFile.during(beam, Shutdowns, :end_by_itself, [3])
+    assert reason == {:exit_status, 3}
     assert log =~ "error: Snakepit worker"
     assert log =~ "ended with status 3"
   end

@@ -12,6 +12,8 @@ defmodule Snakepit.StalledDiskTest do
   @one_scheduler {"ELIXIR_ERL_OPTIONS", "+S 1:1"}
   @stall_ms 1_500
   @starts 20
+  # As many as the guardian keeps waiting at the gate.
+  @ahead 8
 
   defp on_disk(directory) do
     image = Path.join(Beam.temporary_directory(), "image")
@@ -83,14 +85,14 @@ defmodule Snakepit.StalledDiskTest do
     frozen = freeze(beam, directory)
 
     {pause, reading} = starts_and_longest_pause(beam)
-    # Nothing runs that is not recorded.
-    unrecorded = done(beam)
+    # Nothing runs that is not recorded. Those that waited at the gate were.
+    recorded = done(beam)
     thaw(frozen)
 
     # Whoever waits for that disk waits until it is thawed, and nobody else does that for half a minute.
     assert pause < 10_000
     assert reading < 10_000
-    assert unrecorded == 0
+    assert recorded <= @ahead
     eventually(fn -> done(beam) == @starts end, 20_000)
   end
 end

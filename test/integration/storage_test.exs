@@ -3,7 +3,8 @@ defmodule Snakepit.StorageTest do
 
   import Snakepit.Test.Eventually
 
-  alias Snakepit.Test.{Beam, BeamPort, Family, OwnDirectory, ProcScan, Shim, WrappedBeam}
+  alias Snakepit.Test.{Beam, BeamPort, Family, LogFile, OwnDirectory, ProcScan, Shim}
+  alias Snakepit.Test.{SmallDisk, WrappedBeam}
 
   @moduletag :long
   @moduletag timeout: 120_000
@@ -26,17 +27,7 @@ defmodule Snakepit.StorageTest do
   end
 
   # A second BEAM in which Snakepit is stopped, to see how it starts with other settings.
-  defp attempt(beam, config) do
-    Beam.run(beam, """
-    Application.stop(:snakepit)
-    for {key, value} <- #{inspect(config)}, do: Application.put_env(:snakepit, key, value)
-
-    case Application.ensure_all_started(:snakepit) do
-      {:ok, _} -> :started
-      {:error, reason} -> inspect(reason, limit: :infinity, printable_limit: :infinity)
-    end
-    """)
-  end
+  defp attempt(beam, config), do: Beam.call(beam, SmallDisk, :start_again, [config])
 
   defp assert_refused(answer, path, why) do
     assert is_binary(answer)
@@ -45,27 +36,10 @@ defmodule Snakepit.StorageTest do
   end
 
   # What runs is a family of four, with a daemon that nobody can find by its marks.
-  defp start_worker(beam, id, token) do
-    Beam.run(beam, """
-    case Snakepit.Test.Workers.start(#{inspect(id)}, ["sh", "-c", #{inspect(Family.script(token))}]) do
-      {:ok, child} -> {:ok, child.os_pid}
-      {:error, error} -> {:error, error.operation, error.reason, Exception.message(error)}
-    end
-    """)
-  end
+  defp start_worker(beam, id, token),
+    do: Beam.call(beam, SmallDisk, :start_worker, [id, ["sh", "-c", Family.script(token)]])
 
-  # Until the last page that the journal has is full. With ids no longer than those that are tried
-  # afterwards: what did not fit then does not fit now.
-  defp fill_up(beam, letter) do
-    Beam.run(beam, """
-    Enum.reduce_while(1..10_000, :never, fn number, _ ->
-      case Snakepit.Pool.ProcessRegistry.reserve_worker("#{letter}\#{number}") do
-        :ok -> {:cont, :never}
-        {:error, error} -> {:halt, {error.operation, error.reason}}
-      end
-    end)
-    """)
-  end
+  defp fill_up(beam, letter), do: Beam.call(beam, SmallDisk, :fill_journal, [letter])
 
   defp children(beam) do
     {:ok, info} = Beam.run(beam, "Snakepit.Guardian.info()")
@@ -225,23 +199,11 @@ defmodule Snakepit.StorageTest do
       )
 
   # All but so many pages.
-  defp fill(beam, directory, pages) do
-    Beam.run(beam, """
-    System.cmd("dd", ~w(if=/dev/zero of=#{directory}/filler bs=4096), stderr_to_stdout: true)
-    size = File.stat!("#{directory}/filler").size
-    {_, 0} = System.cmd("truncate", ["-s", "\#{size - #{pages * 4096}}", "#{directory}/filler"])
-    """)
-  end
+  defp fill(beam, directory, pages), do: Beam.call(beam, SmallDisk, :fill, [directory, pages])
+  defp empty(beam, directory), do: Beam.call(beam, SmallDisk, :empty, [directory])
 
-  defp empty(beam, directory), do: Beam.run(beam, ~s|File.rm!("#{directory}/filler")|)
-
-  # Directories of runs that are neither history nor the current one, as that BEAM sees them.
-  defp unclosed(beam, directory) do
-    Beam.run(beam, """
-    for id <- File.ls!("#{directory}"), id not in ["instance", Snakepit.run_id()],
-        not File.exists?("#{directory}/\#{id}/history"), do: {id, File.ls!("#{directory}/\#{id}")}
-    """)
-  end
+  # As that BEAM sees them.
+  defp unclosed(beam, directory), do: Beam.call(beam, SmallDisk, :unclosed, [directory])
 
   for how <- [:stop, :kill] do
     @tag :root
@@ -274,7 +236,7 @@ defmodule Snakepit.StorageTest do
       # The run could not be closed, so whoever comes next does.
       if unquote(how) == :stop do
         empty(beam, directory)
-        {answer, log} = with_log(beam, "Application.ensure_all_started(:snakepit)")
+        {answer, log} = LogFile.during(beam, Application, :ensure_all_started, [:snakepit])
         assert {:ok, _} = answer
         assert unclosed(beam, directory) == []
         refute log =~ "was removed, but its BEAM is alive"
@@ -292,11 +254,7 @@ defmodule Snakepit.StorageTest do
       beam = Beam.start(config, wrapper: on_failing_disk(directory, image))
       family = running_family(beam, "before")
 
-      Beam.run(beam, """
-      [device] = for line <- File.stream!("/proc/self/mounts"), [device, "#{directory}" | _] <- [String.split(line)], do: Path.basename(device)
-      File.write!("/sys/fs/ext4/\#{device}/trigger_fs_error", "1")
-      """)
-
+      :ok = Beam.call(beam, SmallDisk, :fail, [directory])
       assert_nothing_new(beam, "during", [:erofs, :eio])
       assert length(Family.members(family)) == 4
       guardian = Beam.run(beam, "Snakepit.Guardian.os_pid()")
@@ -337,27 +295,9 @@ defmodule Snakepit.StorageTest do
 
   # In good order, whatever cannot be written: no process of ours crashes on its way out.
   defp finish(beam, :stop) do
-    {answer, log} = with_log(beam, "Application.stop(:snakepit)")
+    {answer, log} = LogFile.during(beam, Application, :stop, [:snakepit])
     assert answer == :ok
     assert log =~ "Snakepit cannot record its stop"
     refute log =~ "terminating"
-  end
-
-  # What the default logger says meanwhile, which goes to the standard output of that BEAM.
-  defp with_log(beam, code) do
-    path = Path.join(Beam.temporary_directory(), "log")
-
-    answer =
-      Beam.run(beam, """
-      config = %{config: %{file: #{inspect(String.to_charlist(path))}}, level: :info,
-        formatter: {:logger_formatter, %{single_line: true}}}
-      :ok = :logger.add_handler(:test_file, :logger_std_h, config)
-      answer = (#{code})
-      :ok = :logger_std_h.filesync(:test_file)
-      :ok = :logger.remove_handler(:test_file)
-      answer
-      """)
-
-    {answer, File.read!(path)}
   end
 end

@@ -64,7 +64,7 @@ defmodule Snakepit.StrangersTest do
 
   defp said_until_started(port, said) do
     receive do
-      {^port, {:data, {:eol, "value :started"}}} -> said
+      {^port, {:data, {:eol, "started"}}} -> said
       {^port, {:data, {_eol, line}}} -> said_until_started(port, said <> line <> "\n")
       {^port, {:exit_status, status}} -> flunk("ended with #{status}: #{said}")
     after

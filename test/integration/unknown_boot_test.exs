@@ -30,9 +30,9 @@ defmodule Snakepit.UnknownBootTest do
 
     # One that is stopped.
     stopped = Family.token()
-    Beam.run(first, "child = (#{Family.start_code(stopped)}); Process.put(:child, child)")
+    child = Beam.call(first, Family, :launch, [stopped])
     Family.await(stopped)
-    assert Beam.run(first, "Snakepit.Guardian.stop(Process.get(:child))") == :ok
+    assert Beam.call(first, Snakepit.Guardian, :stop, [child]) == :ok
     assert Family.members(stopped) == []
 
     # And one that outlives BEAM and guardian.

@@ -44,7 +44,7 @@ defmodule Snakepit.AuditorTest do
       capture_log(fn ->
         send(Auditor, :strays)
         # Answered after that.
-        :sys.get_state(Auditor)
+        Auditor.audit()
       end)
 
     File.rename!(away, run.data_dir)

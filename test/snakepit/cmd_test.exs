@@ -4,7 +4,7 @@ defmodule Snakepit.CmdTest do
   alias Snakepit.Result
   alias Snakepit.Test.{Beam, Family}
 
-  doctest Snakepit, only: [cmd: 3, run: 3, stream!: 2]
+  doctest Snakepit, only: [cmd: 3, run: 3, stream!: 2, stream: 2]
 
   describe "cmd/3" do
     test "gives output and status" do

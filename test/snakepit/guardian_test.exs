@@ -1,7 +1,7 @@
 defmodule Snakepit.GuardianTest do
   use Snakepit.Test.GuardianCase
 
-  alias Snakepit.{Command, Error, Guardian}
+  alias Snakepit.{Command, Error, Guardian, Stdio}
   alias Snakepit.Test.{Beam, ProcScan, Program}
 
   doctest Guardian
@@ -202,7 +202,7 @@ defmodule Snakepit.GuardianTest do
   end
 
   test "a socket that is not there is the guardian's death, of which nobody has heard yet" do
-    door = :sys.get_state(Guardian).socket
+    door = Guardian.Server.listener(Snakepit.Run.current!())
     File.rename!(door, door <> ".away")
     answers = [Guardian.connect(), Guardian.connect_socket()]
     File.rename!(door <> ".away", door)
@@ -225,15 +225,23 @@ defmodule Snakepit.GuardianTest do
 
     # Pipes go over a connection of their own, and need a guardian as well.
     :persistent_term.erase(key)
-    answer = Guardian.connect_pipes(false)
+    answer = Guardian.open_streams(%Stdio{output: :pipe})
     :persistent_term.put(key, door)
     assert answer == error
     channel = {Guardian.Server, :channel, Snakepit.run_id()}
     opened = :persistent_term.get(channel)
-    :persistent_term.put(channel, {:error, {:emfile, nil}})
-    answer = Guardian.connect_pipes(true)
+    # There was no descriptor for it when the guardian started. It is opened as soon as it can be.
+    :persistent_term.erase(channel)
+    :persistent_term.put(key, door <> ".away")
+    answer = Guardian.open_streams(%Stdio{output: :pipe})
+    :persistent_term.put(key, door)
+    assert answer == error
+    assert {:ok, ends, _stdio} = Guardian.open_streams(%Stdio{output: :pipe})
+    Stdio.close(ends)
+    {:ok, socket, _token} = Guardian.connect()
+    assert Guardian.disconnect(socket) == :ok
+    assert {:ok, _another} = :persistent_term.get(channel)
     :persistent_term.put(channel, opened)
-    assert answer == {:error, %Error{operation: :connect, reason: :emfile}}
     assert Guardian.Server.channel(nil) == {:error, {:closed, nil}}
 
     # Who tries again and again does not collect what did not work.

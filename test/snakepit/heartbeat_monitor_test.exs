@@ -75,8 +75,8 @@ defmodule Snakepit.HeartbeatMonitorTest do
   end
 
   test "one that is slower than the interval is healthy" do
-    heartbeat = [ping_interval: 50, timeout_threshold: 3_000, max_missed_heartbeats: 1]
-    worker = start(["slow", 80], heartbeat)
+    heartbeat = [ping_interval: 20, timeout_threshold: 3_000, max_missed_heartbeats: 1]
+    worker = start(["slow", 40], heartbeat)
     eventually(fn -> health(worker).pongs_received >= 20 end, 10_000)
     assert %{status: :healthy, missed_heartbeats: 0} = health(worker)
   end
@@ -137,7 +137,7 @@ defmodule Snakepit.HeartbeatMonitorTest do
   end
 
   test "one ping is in flight at most, however long it takes" do
-    worker = start(["slow", 300], ping_interval: 10, timeout_threshold: 5_000)
+    worker = start(["slow", 100], ping_interval: 10, timeout_threshold: 5_000)
     # And the next follows at once, not at the end of the threshold.
     eventually(fn -> health(worker).pongs_received >= 6 end, 5_000)
     assert health(worker).pings_sent <= health(worker).pongs_received + 1
@@ -159,7 +159,7 @@ defmodule Snakepit.HeartbeatMonitorTest do
                cmd: cmd,
                heartbeat: heartbeat,
                ready: :heartbeat,
-               ready_timeout: 1_000
+               ready_timeout: 200
              )
 
     {:ok, worker} = Worker.start_link(cmd: cmd, heartbeat: heartbeat)
@@ -237,6 +237,7 @@ defmodule Snakepit.HeartbeatMonitorTest do
     end
   end
 
+  @tag :long
   test "a pause of the BEAM is not held against the workers" do
     beam = Beam.start()
     heartbeat = [ping_interval: 50, timeout_threshold: 200, max_missed_heartbeats: 1]
@@ -264,6 +265,7 @@ defmodule Snakepit.HeartbeatMonitorTest do
     end
   end
 
+  @tag :long
   test "a pause of the whole machine is held against nobody" do
     beam = Beam.start()
     heartbeat = [ping_interval: 50, timeout_threshold: 3_000, max_missed_heartbeats: 1]

@@ -224,7 +224,8 @@ defmodule Snakepit.OptionsTest do
             {&Snakepit.cmd("true", [], &1),
              "unknown option :timeout_ms, expected one of [:into,"},
             {&Snakepit.run("true", [], &1), "#{known} :timeout?"},
-            {&Snakepit.stream!(["true"], &1), "expected one of [:packet, :max_packet, :input,"},
+            {&Snakepit.stream!(["true"], &1), "expected one of [:packet, :max_packet, :stderr,"},
+            {&Snakepit.stream(["true"], &1), "expected one of [:packet, :max_packet, :stderr,"},
             {&Snakepit.run_as_script(fn -> 1 end, &1), "[:timeout, :shutdown_timeout, :halt]"},
             {&Guardian.stop(child, &1), "expected one of [:signal, :timeout]#{known} :timeout?"},
             {&Guardian.stop_all/1, "expected one of [:timeout, :strict]#{known} :timeout?"},
@@ -250,7 +251,8 @@ defmodule Snakepit.OptionsTest do
     test "what a caller cannot give is not among the options that are named" do
       for {call, hidden} <- [
             {&Snakepit.cmd("true", [], &1), [:cmd, :stdio, :lifeline]},
-            {&Snakepit.stream!(["true"], &1), [:cmd, :stdio, :lifeline, :timeout, :into]},
+            {&Snakepit.stream!(["true"], &1), [:cmd, :stdio, :lifeline, :max_output, :into]},
+            {&Snakepit.stream(["true"], &1), [:cmd, :stdio, :lifeline, :into, :success]},
             {&Snakepit.Worker.start_link/1, [:lifeline, :owner]}
           ] do
         error = assert_raise ArgumentError, fn -> call.(nonsense: 1) end

@@ -2,8 +2,10 @@ defmodule Snakepit.PipeTest do
   # Descriptors of this BEAM are counted, so nothing else may open any.
   use Snakepit.Test.GuardianCase, async: false
 
-  alias Snakepit.{Guardian, Pipe}
+  alias Snakepit.{Guardian, Pipe, Stdio}
   alias Snakepit.Test.ProcScan
+
+  @both %Stdio{input: :pipe, output: :pipe}
 
   defp descriptors do
     for fd <- File.ls!("/proc/self/fd"),
@@ -48,8 +50,7 @@ defmodule Snakepit.PipeTest do
 
   defp chunks(data) do
     size = min(:rand.uniform(100_000), byte_size(data))
-    <<chunk::binary-size(size), rest::binary>> = data
-    [chunk | chunks(rest)]
+    [binary_part(data, 0, size) | data |> binary_part(size, byte_size(data) - size) |> chunks()]
   end
 
   test "a pipe that nobody reads makes the program wait, and a late reader gets everything" do
@@ -138,7 +139,7 @@ defmodule Snakepit.PipeTest do
   end
 
   test "what is closed is closed for everybody, and once" do
-    {:ok, {input, output}, _token} = Guardian.connect_pipes(true)
+    {:ok, %{input: input, output: output}, _stdio} = Guardian.open_streams(@both)
     assert Pipe.read(output, 0) == :timeout
     assert Pipe.close(output) == :ok
     assert Pipe.close(output) == :ok
@@ -150,10 +151,10 @@ defmodule Snakepit.PipeTest do
   end
 
   test "a reader that has given up gets no message later" do
-    {:ok, {input, output}, token} = Guardian.connect_pipes(true)
+    {:ok, %{input: input, output: output}, stdio} = Guardian.open_streams(@both)
     assert Pipe.read(output, 10) == :timeout
     assert Pipe.read(output, 10) == :timeout
-    command = Snakepit.Command.new!(cmd: ["cat"], stdio: {:pipe, token})
+    command = %{Snakepit.Command.new!(cmd: ["cat"]) | stdio: stdio}
     {:ok, child} = Guardian.spawn(command)
     :ok = Guardian.release(child)
     monitor = Process.monitor(self())
@@ -167,10 +168,10 @@ defmodule Snakepit.PipeTest do
   end
 
   test "pipes are no lifeline" do
-    {:ok, pipes, token} = Guardian.connect_pipes(false)
+    {:ok, pipes, %{token: token}} = Guardian.open_streams(%Stdio{output: :pipe})
     command = Snakepit.Command.new!(cmd: ["true"], lifeline: token)
     {:ok, child} = Guardian.spawn(command)
     assert {:error, %{step: :stdio, reason: :enotsock}} = Guardian.release(child)
-    Guardian.disconnect(pipes)
+    Stdio.close(pipes)
   end
 end

@@ -7,7 +7,7 @@ defmodule Snakepit.PoolTest do
   @python System.find_executable("python3")
 
   defp squares(opts \\ []) do
-    [cmd: [@python, fixture("squares.py")], stdio: :pipe, packet: :line] ++ opts
+    Keyword.merge([cmd: [@python, fixture("squares.py")], stdio: :pipe, packet: :line], opts)
   end
 
   defp square(worker, number), do: Worker.request(worker, "#{number}\n", 30_000)
@@ -106,9 +106,12 @@ defmodule Snakepit.PoolTest do
 
   test "a worker that ends while it is used is replaced, and its caller told" do
     # The next caller, who comes at once, does not get the one that is about to end.
+    # A shell, which starts sooner than Python.
+    squares = sh("while read number; do echo $((number * number)); done")
+
     [pool | _] =
       for _ <- 1..10 do
-        pool = start(size: 1, worker: squares())
+        pool = start(size: 1, worker: squares(cmd: squares))
 
         assert {:error, %Error{reason: :worker_down}} =
                  Pool.with_worker(pool, fn worker ->

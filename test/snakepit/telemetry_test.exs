@@ -4,53 +4,23 @@ defmodule Snakepit.TelemetryTest do
 
   import Snakepit.Test.WorkerCase, only: [fixture: 1, sh: 1]
 
-  alias Snakepit.Test.Beam
+  alias Snakepit.Test.{Beam, LogFile, Told}
 
   @telemetry Path.expand("../fixtures/telemetry.exs", __DIR__)
   @python System.find_executable("python3")
 
-  defp beam do
-    beam = Beam.start([], libraries: [@telemetry])
-    Beam.run(beam, "Process.flag(:trap_exit, true)")
-    beam
-  end
-
-  # A worker from its start to its end, and the events of it.
-  defp life(beam, opts, ending) do
-    code = """
-    {:ok, worker} = Snakepit.Worker.start_link(#{inspect(opts)})
-    os_pid = Snakepit.Worker.os_pid!(worker)
-    monitor = Process.monitor(worker)
-    #{ending}
-    receive do {:DOWN, ^monitor, _, _, _} -> :ok end
-    events = for {event, numbers, metadata} <- :telemetry.events(), metadata[:worker_id] == #{inspect(opts[:id])}, not is_map_key(metadata, :telemetry_span_context), do: {event, numbers, Map.delete(metadata, :worker_pid)}
-    {os_pid, events}
-    """
-
-    Beam.run(beam, code)
-  end
+  defp beam, do: Beam.start([], libraries: [@telemetry])
+  defp life(beam, opts, how), do: Beam.call(beam, Told, :life, [opts, how])
 
   test "a process that is lost with the guardian, and another in its place" do
-    again = """
-    System.cmd("kill", ["-KILL", Integer.to_string(Snakepit.Guardian.os_pid())])
-    wait = fn wait ->
-      if Snakepit.Worker.os_pid!(worker) == os_pid, do: (receive do after 5 -> wait.(wait) end)
-    end
-    wait.(wait)
-    second = Snakepit.Worker.os_pid!(worker)
-    Process.put(:second, second)
-    Snakepit.Worker.stop(worker)
-    """
-
     beam = beam()
-    {first, events} = life(beam, [id: "a", cmd: ["sleep", "600"]], again)
-    second = Beam.run(beam, "Process.get(:second)")
+    {first, events} = life(beam, [id: "a", cmd: ["sleep", "600"]], :lost)
 
     assert [
              {[:snakepit, :process, :started], _, %{os_pid: ^first}},
              {[:snakepit, :process, :restarted], %{count: 1, duration_ms: _},
-              %{os_pid: ^second, previous_os_pid: ^first, reason: :guardian_down}},
-             {[:snakepit, :process, :terminated], _, %{os_pid: ^second, reason: :normal}},
+              %{os_pid: second, previous_os_pid: ^first, reason: :guardian_down}},
+             {[:snakepit, :process, :terminated], _, %{os_pid: second, reason: :normal}},
              {[:snakepit, :process, :cleanup_completed], _, %{success: true}}
            ] = events
 
@@ -65,7 +35,7 @@ defmodule Snakepit.TelemetryTest do
       life(
         beam,
         [id: "a", cmd: sh("echo hi; sleep 600"), ready: {:output, "hi"}],
-        "Snakepit.Worker.stop(worker)"
+        :stop
       )
 
     beam_pid = beam.os_pid
@@ -92,7 +62,7 @@ defmodule Snakepit.TelemetryTest do
 
   test "a process that ends by itself, or with a crash of its worker" do
     beam = beam()
-    {_os_pid, events} = life(beam, [id: "b", cmd: sh("sleep 0.1; echo why >&2; exit 3")], "")
+    {_os_pid, events} = life(beam, [id: "b", cmd: sh("sleep 0.1; echo why >&2; exit 3")], :itself)
 
     assert [
              _started,
@@ -102,8 +72,7 @@ defmodule Snakepit.TelemetryTest do
               %{cleanup_method: :exited, success: true}}
            ] = events
 
-    {_os_pid, events} =
-      life(beam, [id: "c", cmd: ["sleep", "600"]], "Process.exit(worker, :crash)")
+    {_os_pid, events} = life(beam, [id: "c", cmd: ["sleep", "600"]], :crash)
 
     assert [
              _started,
@@ -113,13 +82,8 @@ defmodule Snakepit.TelemetryTest do
   end
 
   test "one that never gets ready was never started" do
-    beam = beam()
-
-    events =
-      Beam.run(beam, """
-      {:error, _} = Snakepit.Worker.start_link(id: "d", cmd: ["sleep", "600"], ready: fn -> false end, ready_timeout: 50)
-      for {event, _, %{worker_id: "d"} = metadata} <- :telemetry.events(), not is_map_key(metadata, :telemetry_span_context), do: event
-      """)
+    opts = [id: "d", cmd: ["sleep", "600"], ready: {:output, "never"}, ready_timeout: 50]
+    events = for {event, _, _} <- Beam.call(beam(), Told, :failed_start, [opts]), do: event
 
     assert events == [
              [:snakepit, :process, :terminated],
@@ -128,32 +92,7 @@ defmodule Snakepit.TelemetryTest do
   end
 
   test "what takes time is a span, with one context from its start to its end" do
-    spans =
-      Beam.run(beam(), """
-      {:ok, worker} = Snakepit.Worker.start_link(id: "span", cmd: ["sleep", "600"])
-      :ok = Snakepit.Worker.stop(worker)
-      {"", 3} = Snakepit.cmd("sh", ["-c", "exit 3"])
-      {:error, _} = Snakepit.run("no-such-program", [])
-      catch_error = try do Snakepit.cmd("echo", ["x"], into: File.stream!("/no/such/file")) rescue error -> error end
-      %File.Error{} = catch_error
-      {:ok, pool} = Snakepit.Pool.start_link(size: 1, worker: [cmd: ["sleep", "600"]])
-      pid = Snakepit.Pool.with_worker(pool, & &1)
-      true = is_pid(pid)
-      GenServer.stop(pool)
-      # Pids and exceptions cannot be passed on as they are.
-      plain = fn
-        %{__exception__: true} = error -> Map.get(error, :reason)
-        value when is_pid(value) -> :pid
-        value -> value
-      end
-
-      for {event, numbers, %{telemetry_span_context: context} = metadata} <- :telemetry.events() do
-        metadata = Map.drop(metadata, [:telemetry_span_context, :stacktrace])
-        metadata = Map.new(metadata, fn {key, value} -> {key, plain.(value)} end)
-        {Enum.drop(event, 1), numbers, metadata, inspect(context)}
-      end
-      """)
-
+    spans = Beam.call(beam(), Told, :spans)
     by_context = spans |> Enum.group_by(&elem(&1, 3)) |> Map.values()
 
     for [begun, ended] <- by_context do
@@ -172,23 +111,22 @@ defmodule Snakepit.TelemetryTest do
             &1
           ),
           &match?({:command, :stop, %{operation: :cmd, program: "sh", status: 3}}, &1),
-          &match?({:command, :stop, %{operation: :run, error: :enoent}}, &1),
-          &match?({:command, :exception, %{kind: :error, reason: :enoent}}, &1),
-          &match?({:checkout, :stop, %{worker: :pid, pool: :pid}}, &1)
+          &match?({:command, :stop, %{operation: :run, error: %{reason: :enoent}}}, &1),
+          &match?(
+            {:command, :exception, %{kind: :error, reason: %File.Error{reason: :enoent}}},
+            &1
+          ),
+          &match?(
+            {:checkout, :stop, %{worker: worker, pool: pool}}
+            when is_pid(worker) and is_pid(pool),
+            &1
+          )
         ],
         do: assert(Enum.any?(ended, expected), inspect(ended))
   end
 
   test "a run that ends says how" do
-    {run_id, event} =
-      Beam.run(beam(), """
-      run_id = Snakepit.run_id()
-      tell = fn _event, numbers, metadata, asker -> send(asker, {:terminated, numbers, metadata}) end
-      :ok = :telemetry.attach_many("end", [[:snakepit, :run, :terminated]], tell, self())
-      :ok = Application.stop(:snakepit)
-      {run_id, receive do {:terminated, numbers, metadata} -> {numbers, metadata} after 0 -> nil end}
-      """)
-
+    {run_id, event} = Beam.call(beam(), Told, :run_end)
     assert {%{count: 1, duration_ms: duration}, metadata} = event
     assert duration in 0..60_000
 
@@ -212,7 +150,7 @@ defmodule Snakepit.TelemetryTest do
       ready: :heartbeat
     ]
 
-    {_os_pid, events} = life(beam, opts, "")
+    {_os_pid, events} = life(beam, opts, :itself)
 
     of = fn name ->
       for {[:snakepit, :heartbeat, ^name], numbers, metadata} <- events, do: {numbers, metadata}
@@ -248,17 +186,7 @@ defmodule Snakepit.TelemetryTest do
     assert Beam.run(beam, "Snakepit.ProcessTelemetry.attach_default_handlers()") ==
              {:error, :already_exists}
 
-    path = Path.join(Beam.temporary_directory(), "log")
-
-    Beam.run(beam, """
-    :ok = :logger.add_handler(:file, :logger_std_h, %{config: %{file: #{inspect(String.to_charlist(path))}}})
-    {:ok, worker} = Snakepit.Worker.start_link(id: "f", cmd: ["sleep", "600"])
-    :ok = Snakepit.Worker.stop(worker)
-    :telemetry.execute([:snakepit, :heartbeat, :timeout], %{count: 1, missed_count: 2}, %{worker_id: "f", timeout_threshold_ms: 7})
-    :ok = :logger_std_h.filesync(:file)
-    """)
-
-    log = File.read!(path)
+    {:ok, log} = LogFile.during(beam, Told, :noteworthy, ["f"])
     assert log =~ "worker f is ready"
     assert log =~ "worker f ended"
     assert log =~ "answered no heartbeat for 7 ms, 2 in a row"

@@ -3,6 +3,7 @@ defmodule Snakepit.WorkerTest do
 
   import ExUnit.CaptureLog
 
+  alias Snakepit.Pool
   alias Snakepit.Test.Family
 
   doctest Worker
@@ -47,6 +48,43 @@ defmodule Snakepit.WorkerTest do
                Worker.start_link(cmd: ["sleep", "600"], user: "nobody-of-that-name")
 
       assert remains() -- before == []
+    end
+
+    test "a failed start is one sentence in the log, and in what its supervisor says" do
+      sentence =
+        ~s|cannot execute "no-such-program": no such file or directory (enoent); the program, or the | <>
+          "interpreter that its first line names, was not found"
+
+      log =
+        capture_log(fn ->
+          child = {Worker, name: Snakepit.LogTest.Absent, cmd: ["no-such-program"]}
+          {:error, reason} = Supervisor.start_link([child], strategy: :one_for_one)
+
+          assert Exception.format_exit(reason) ==
+                   "shutdown: failed to start child: Snakepit.LogTest.Absent\n" <>
+                     "    ** (EXIT) #Snakepit.Error<:enoent, spawn failed (worker Snakepit.LogTest.Absent): " <>
+                     sentence <> ">"
+        end)
+
+      assert [_before, entry] = String.split(log, "[error]")
+      assert entry =~ "Snakepit worker Snakepit.LogTest.Absent did not start: " <> sentence
+      # Not a crash, which would be reported with the state of the process.
+      assert {:error, %Error{reason: :enoent} = error} =
+               Worker.start_link(cmd: ["no-such-program"])
+
+      assert_receive {:EXIT, _worker, {:shutdown, ^error}}
+    end
+
+    test "a failed start of a pool's worker is in the log as well" do
+      log =
+        capture_log(fn ->
+          {:ok, pool} =
+            Pool.start_link(id: "failing", size: 1, worker: [cmd: ["no-such-program"]])
+
+          GenServer.stop(pool)
+        end)
+
+      assert log =~ ~s(Snakepit worker failing-1 did not start: cannot execute "no-such-program")
     end
 
     test "an id is used once; the second worker fails and the first lives on" do
@@ -185,6 +223,33 @@ defmodule Snakepit.WorkerTest do
         assert log =~ "said"
         assert log =~ "Snakepit worker mortal"
       end
+    end
+
+    test "what a program that ended by itself has left behind is counted, with what to do about it" do
+      token = Family.token()
+      # They ignore the stop signal, and say so before the shell ends.
+      child = "(trap '' TERM; echo deaf; exec sleep #{token}) &"
+
+      for {status, reason, advice} <- [
+            {0, :normal, "; a worker's program must stay in the foreground"},
+            {3, {:exit_status, 3}, ""}
+          ] do
+        log =
+          capture_log(fn ->
+            {:ok, worker} =
+              Worker.start_link(
+                cmd: sh("{ #{child} #{child} } | { read a; read b; exit #{status}; }"),
+                stop_timeout: 50
+              )
+
+            assert await_down(worker) == reason
+          end)
+
+        assert log =~
+                 ~r/ended with status #{status} after \d+ ms; it left 2 processes behind, which were killed#{advice}\n/
+      end
+
+      assert Family.members(token) == []
     end
 
     test "what it has started ends with it, and the worker is not gone before" do

@@ -49,14 +49,23 @@ defmodule Snakepit.Test.Beam do
     %{beam | os_pid: os_pid, start: start}
   end
 
-  @doc "Evaluates code there and gives its value, which must be one that can be written down."
+  @doc "Evaluates code there and returns its value. For one expression; what is longer is a function, see `call/4`."
   def run(beam, code) do
     tell(beam, code)
     BeamPort.value(beam.port)
   end
 
-  @doc "Has code evaluated without waiting for a value."
-  def tell(beam, code), do: BeamPort.tell(beam.port, code)
+  @doc """
+  Calls a function there and returns its value. All modules of `test/support` are there, for example
+  `Snakepit.Test.Programs`, and none of those in test files.
+  """
+  def call(beam, module, function, arguments \\ []) do
+    tell(beam, {module, function, arguments})
+    BeamPort.value(beam.port)
+  end
+
+  @doc "Evaluates code there, or calls `{module, function, arguments}`, without waiting for the value."
+  def tell(beam, code_or_call), do: BeamPort.tell(beam.port, code_or_call)
 
   @doc "Sends a signal to the BEAM, by its own pid."
   def kill(beam, signal \\ "KILL") do

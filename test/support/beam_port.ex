@@ -2,8 +2,9 @@ defmodule Snakepit.Test.BeamPort do
   @moduledoc """
   A port to a second BEAM with Snakepit in it.
 
-  That BEAM obeys lines on its standard input: each is evaluated, and its value printed. It ends when
-  its standard input does. Benchmarks use this too, so it needs nothing but Elixir.
+  That BEAM reads requests from its standard input, a line for each: code to evaluate, or a function to call. It
+  prints the value of each, and ends when its standard input ends. Benchmarks use this too, so it needs nothing but
+  Elixir.
   """
 
   @patience_ms 60_000
@@ -32,15 +33,16 @@ defmodule Snakepit.Test.BeamPort do
     Port.open({:spawn_executable, System.find_executable(program)}, common ++ options)
   end
 
-  @doc "Has code evaluated."
-  def tell(port, code), do: Port.command(port, Base.encode64(code) <> "\n")
+  @doc "Evaluates code, or calls `{module, function, arguments}`, without waiting for the value."
+  def tell(port, code_or_call), do: Port.command(port, encode(code_or_call) <> "\n")
 
-  @doc "The next value, which must be one that can be written down."
+  @doc "Returns the next value."
   def value(port), do: value(port, [])
 
   defp value(port, said) do
     receive do
-      {^port, {:data, {:eol, "value " <> value}}} -> value |> Code.eval_string() |> elem(0)
+      {^port, {:data, {:eol, "started"}}} -> :started
+      {^port, {:data, {:eol, "value " <> value}}} -> decode(value)
       {^port, {:data, {_, line}}} -> value(port, [said, log(line), "\n"])
       {^port, {:exit_status, status}} -> raise "the second BEAM ended with #{status}: #{said}"
     after
@@ -53,14 +55,21 @@ defmodule Snakepit.Test.BeamPort do
     line
   end
 
+  defp encode(term), do: term |> :erlang.term_to_binary() |> Base.encode64()
+  defp decode(text), do: text |> Base.decode64!() |> :erlang.binary_to_term()
+
   defp code(config) do
     """
     for {key, value} <- #{inspect(config, limit: :infinity)}, do: Application.put_env(:snakepit, key, value)
     {:ok, _} = Application.ensure_all_started(:snakepit)
-    IO.puts("value :started")
+    IO.puts("started")
     for line <- IO.stream(:stdio, :line) do
-      {value, _} = line |> String.trim() |> Base.decode64!() |> Code.eval_string()
-      IO.puts("value " <> inspect(value, limit: :infinity))
+      value =
+        case line |> String.trim() |> Base.decode64!() |> :erlang.binary_to_term() do
+          {module, function, arguments} -> apply(module, function, arguments)
+          code -> code |> Code.eval_string() |> elem(0)
+        end
+      IO.puts("value " <> Base.encode64(:erlang.term_to_binary(value)))
     end
     """
   end

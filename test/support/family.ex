@@ -3,7 +3,8 @@ defmodule Snakepit.Test.Family do
   A worker with descendants of every kind, and how the judge knows them again.
   """
 
-  alias Snakepit.Test.{Beam, Eventually, Program, ProcScan}
+  alias Snakepit.{Command, Guardian}
+  alias Snakepit.Test.{Beam, Eventually, Program, ProcScan, Workers}
 
   @doc "A duration that nobody else sleeps for."
   def token, do: "86400.#{System.unique_integer([:positive])}#{System.pid()}"
@@ -26,16 +27,11 @@ defmodule Snakepit.Test.Family do
     for _ <- 1..3, do: Program.start("sleep", [token])
   end
 
-  @doc "Starts one as a registered worker of a second BEAM. Gives its token when all of it runs."
+  @doc "Starts one as a registered worker of a second BEAM. Returns its token when all of it runs."
   def start(beam, id \\ "family") do
     token = token()
 
-    {:ok, _os_pid} =
-      Beam.run(beam, """
-      with {:ok, child} <- Snakepit.Test.Workers.start(#{inspect(id)}, ["sh", "-c", #{inspect(script(token))}]),
-           do: {:ok, child.os_pid}
-      """)
-
+    {:ok, _child} = Beam.call(beam, Workers, :start, [id, ["sh", "-c", script(token)]])
     await(token)
     token
   end
@@ -52,22 +48,23 @@ defmodule Snakepit.Test.Family do
     Eventually.eventually(fn -> Enum.count(members(token), sleeps?) == 4 end)
   end
 
-  @doc """
-  Code for a second BEAM: starts a family below an owner that lives on, and gives the child.
-  """
-  def start_code(token, options \\ []) do
-    """
-    command = Snakepit.Command.new!([cmd: ["sh", "-c", #{inspect(script(token))}]] ++ #{inspect(options)})
+  @doc "For the second BEAM: starts a family below an owner that lives on. Returns the child."
+  def launch(token) do
+    command = Command.new!(cmd: ["sh", "-c", script(token)])
     asker = self()
+    spawn(fn -> own(asker, command) end)
 
-    spawn(fn ->
-      {:ok, child} = Snakepit.Guardian.spawn(command, worker_id: "family")
-      :ok = Snakepit.Guardian.release(child)
-      send(asker, {:family, child})
-      receive do :never -> :ok end
-    end)
+    receive do
+      {:family, child} -> child
+    after
+      30_000 -> :no_family
+    end
+  end
 
-    receive do {:family, child} -> child after 30_000 -> :no_family end
-    """
+  defp own(asker, command) do
+    {:ok, child} = Guardian.spawn(command, worker_id: "family")
+    :ok = Guardian.release(child)
+    send(asker, {:family, child})
+    receive(do: (:never -> :ok))
   end
 end

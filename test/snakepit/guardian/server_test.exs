@@ -8,15 +8,15 @@ defmodule Snakepit.Guardian.ServerTest do
   alias Snakepit.Guardian.{Grace, Server, Shutdown, Wire}
   alias Snakepit.Ledger.Journal
   alias Snakepit.Pool.ProcessRegistry
-  alias Snakepit.Test.{BadGuardian, Program, ProcScan}
+  alias Snakepit.Test.{BadGuardian, Beam, Program, ProcScan}
 
   @info {"Info", [0, 0, 0]}
   @ready {"Ready", [7, 1, {:bytes, "identity"}]}
   @all_gone {"AllGone", [0, 0, []]}
   @nobody {:ok, %{children: 0, ahead: 0, adopted: 0}}
 
-  defp start(says) do
-    {:ok, server} = BadGuardian.start_server(says)
+  defp start(says, opts \\ []) do
+    {:ok, server} = BadGuardian.start_server(says, opts)
     # A test that fails leaves it running.
     on_exit(fn -> Process.exit(server, :kill) end)
     server
@@ -30,11 +30,25 @@ defmodule Snakepit.Guardian.ServerTest do
   # The answer comes after everything that the guardian has said before.
   defp info(server), do: GenServer.call(server, :info)
 
-  defp waiting(server), do: :queue.len(:sys.get_state(server).waiting)
+  # A caller that waits for a child is monitored.
+  defp waits?(server, caller), do: {:process, caller} in elem(Process.info(server, :monitors), 1)
 
-  # A process with the marks of the server's run. It is not below its guardian.
-  defp start_stray(server) do
-    run = :sys.get_state(server).run
+  defp port(server) do
+    {:links, linked} = Process.info(server, :links)
+    assert [port] = Enum.filter(linked, &is_port/1)
+    port
+  end
+
+  # Without asking the server, which would have it ask the guardian whether it is there.
+  defp guardian(server) do
+    {:os_pid, os_pid} = server |> port() |> Port.info(:os_pid)
+    os_pid
+  end
+
+  defp own_run, do: %{Run.current!() | id: RunID.generate()}
+
+  # A process with the marks of a run. It is not below the run's guardian.
+  defp start_stray(run) do
     {:ok, marks} = Snakepit.Native.marker_environment(run.id, "x", run.instance)
     env = for {name, value} <- marks, do: {String.to_charlist(name), String.to_charlist(value)}
     Program.sleeper(env: env)
@@ -66,7 +80,7 @@ defmodule Snakepit.Guardian.ServerTest do
   test "one that answers nothing any more is ended" do
     # It says nothing after its welcome.
     {:ok, server} = BadGuardian.start_server([[:welcome]], watch_ms: 20)
-    %{process: %{os_pid: os_pid}} = :sys.get_state(server)
+    os_pid = guardian(server)
     monitor = Process.monitor(server)
 
     log =
@@ -82,7 +96,7 @@ defmodule Snakepit.Guardian.ServerTest do
 
   test "one that has nothing to do is not asked" do
     {:ok, server} = BadGuardian.start_server([[:welcome]], watch_ms: 1)
-    %{process: %{os_pid: os_pid}} = :sys.get_state(server)
+    os_pid = guardian(server)
     # Many times what it takes to give one up.
     refute eventually?(fn -> not ProcScan.running?(os_pid) end, 300)
     Process.exit(server, :kill)
@@ -138,6 +152,50 @@ defmodule Snakepit.Guardian.ServerTest do
       assert GenServer.stop(server) == :ok
     end
 
+    test "is recorded before anybody has it" do
+      run = own_run()
+      server = start([[:welcome], [@ready], [], [@all_gone]], run: run)
+      assert {:ok, %{id: 7}} = GenServer.call(server, spawn_request())
+      {entries, 0} = Journal.read(run.directory)
+      assert {:children, ["identity"], []} in entries
+      assert GenServer.stop(server) == :ok
+    end
+
+    test "that cannot be recorded is nobody's until it can" do
+      directory = Beam.temporary_directory()
+      path = Path.join(directory, "journal")
+      {:ok, journal} = Native.journal_open(path, 100)
+      run = %{own_run() | directory: directory, journal: journal}
+      :ok = Journal.append(journal, {:gone, String.duplicate("x", 60)})
+      server = start([[:welcome, @ready], [], [], [], [@all_gone]], run: run)
+
+      assert {:error, %Error{operation: :spawn, reason: :efbig}} =
+               GenServer.call(server, spawn_request())
+
+      {:ok, {}} = Native.journal_rotate(journal, path <> ".old")
+      assert {:ok, %{id: 7}} = GenServer.call(server, spawn_request())
+      {entries, 0} = Journal.read(directory)
+      assert {:children, ["identity"], []} in entries
+      assert GenServer.stop(server) == :ok
+    end
+
+    test "that ends before anybody has it is not given away" do
+      gone = {"Failed", [7, "Fork", 3]}
+
+      server =
+        start([
+          [:welcome, @ready],
+          [gone, @info],
+          [{"Ready", [8, 1, {:bytes, "8"}]}],
+          [],
+          [@all_gone]
+        ])
+
+      assert info(server) == @nobody
+      assert {:ok, %{id: 8}} = GenServer.call(server, spawn_request())
+      assert GenServer.stop(server) == :ok
+    end
+
     test "that fails before its release says so when it is released" do
       server =
         start([[:welcome], [@ready], [{"Failed", [7, "Execute", 2]}], [@info], [@all_gone]])
@@ -155,9 +213,9 @@ defmodule Snakepit.Guardian.ServerTest do
     test "is not kept for a caller that has died waiting" do
       server = start([[:welcome], [], [@ready], [], [@all_gone]])
       caller = spawn(fn -> GenServer.call(server, spawn_request()) end)
-      eventually(fn -> waiting(server) == 1 end)
+      eventually(fn -> waits?(server, caller) end)
       Process.exit(caller, :kill)
-      eventually(fn -> waiting(server) == 0 end)
+      eventually(fn -> not waits?(server, caller) end)
       assert {:ok, %{id: 7}} = GenServer.call(server, spawn_request())
       assert GenServer.stop(server) == :ok
     end
@@ -179,13 +237,15 @@ defmodule Snakepit.Guardian.ServerTest do
       gone = {"TreeGone", [7, 0, []]}
       server = start([[:welcome], [@ready], [], [], [failed], [gone, @info], [@all_gone]])
       assert {:ok, %{id: 7}} = GenServer.call(server, spawn_request())
-      release = Task.async(fn -> GenServer.call(server, {:release, 7}) end)
-      eventually(fn -> :sys.get_state(server).children[7].phase == :released end)
-      stop = Task.async(fn -> GenServer.call(server, {:stop, 7, :sigterm, 0}) end)
-      assert {:error, %Error{reason: :enoent, step: :execve}} = Task.await(release)
-      assert Task.yield(stop, 0) == nil
+      # Requests of one process arrive in their order.
+      release = :gen_server.send_request(server, {:release, 7})
+      stop = :gen_server.send_request(server, {:stop, 7, :sigterm, 0})
+      failure = %Error{operation: :spawn, reason: :enoent, step: :execve}
+      failed = {:failed, %{id: 7, os_pid: 1, identity: "identity"}, failure}
+      assert :gen_server.receive_response(release, 10_000) == {:reply, failed}
+      assert :gen_server.wait_response(stop, 0) == :timeout
       assert info(server) == @nobody
-      assert Task.await(stop) == :ok
+      assert :gen_server.receive_response(stop, 10_000) == {:reply, :ok}
       assert GenServer.stop(server) == :ok
     end
 
@@ -236,8 +296,9 @@ defmodule Snakepit.Guardian.ServerTest do
       ready = {"Ready", [7, os_pid, {:bytes, identity}]}
       started = [{"Started", [7]} | when_started]
 
-      BadGuardian.replace([[:welcome, ready], [], started, when_stopped, [@all_gone], [@all_gone]])
-
+      BadGuardian.replace([[:welcome, ready], started, when_stopped, [@all_gone], [@all_gone]])
+      # Before it is recorded, the server would ask for another.
+      eventually(fn -> not :queue.is_empty(:sys.get_state(Guardian).ready) end)
       os_pid
     end
 
@@ -267,10 +328,11 @@ defmodule Snakepit.Guardian.ServerTest do
 
   describe "the death of the guardian" do
     test "is told to all who wait" do
-      server = start([[:welcome], [], [:end]])
-      stray = start_stray(server)
+      run = own_run()
+      server = start([[:welcome], [], [:end]], run: run)
+      stray = start_stray(run)
       caller = Task.async(fn -> GenServer.call(server, spawn_request()) end)
-      eventually(fn -> waiting(server) == 1 end)
+      eventually(fn -> waits?(server, caller.pid) end)
       assert info(server) == {:error, %Error{operation: :info, reason: :guardian_down}}
 
       assert Task.await(caller) ==
@@ -281,8 +343,9 @@ defmodule Snakepit.Guardian.ServerTest do
     end
 
     test "shows in a write, too" do
-      server = start([[:deaf, :welcome]])
-      stray = start_stray(server)
+      run = own_run()
+      server = start([[:deaf, :welcome]], run: run)
+      stray = start_stray(run)
       monitor = Process.monitor(server)
       log = capture_log(fn -> assert {:error, %Error{reason: :guardian_down}} = info(server) end)
       assert_receive {:DOWN, ^monitor, :process, _server, :guardian_down}, 10_000
@@ -291,11 +354,12 @@ defmodule Snakepit.Guardian.ServerTest do
     end
 
     test "unnoticed before a stop leaves the sweep to the stop" do
-      server = start([[:welcome]])
-      stray = start_stray(server)
-      %{port: port, process: guardian} = :sys.get_state(server)
+      run = own_run()
+      server = start([[:welcome]], run: run)
+      stray = start_stray(run)
+      port = port(server)
       :ok = :sys.suspend(server)
-      {_output, 0} = System.cmd("kill", ["-KILL", "#{guardian.os_pid}"])
+      {_output, 0} = System.cmd("kill", ["-KILL", "#{guardian(server)}"])
       eventually(fn -> Port.info(port) == nil end)
       monitor = Process.monitor(server)
       :ok = :sys.terminate(server, :shutdown)
@@ -305,8 +369,9 @@ defmodule Snakepit.Guardian.ServerTest do
 
     test "during a stop leaves the sweep to the stop" do
       for says <- [[[:welcome], [:end]], [[:deaf, :welcome]]] do
-        server = start(says)
-        stray = start_stray(server)
+        run = own_run()
+        server = start(says, run: run)
+        stray = start_stray(run)
         assert GenServer.stop(server, :shutdown) == :ok
         refute ProcScan.running?(stray)
       end
@@ -322,7 +387,7 @@ defmodule Snakepit.Guardian.ServerTest do
 
     test "does not wait for ever for a guardian that says nothing" do
       # Not this run, which others use.
-      run = %{Run.current!() | id: RunID.generate()}
+      run = own_run()
       {:ok, markers} = Native.marker_environment(run.id, "left", run.instance)
 
       env =

@@ -5,7 +5,7 @@ defmodule Snakepit.Ledger.HistoryTest do
   alias Snakepit.Ledger.{History, RunDirectory, Seal}
   alias Snakepit.Test.{Beam, Bytes}
 
-  @counts %{found: 0, killed: 0, gone: 0}
+  @ending %{terminated_by: :cleanup, ended_at: 1, found: 0, killed: 0, gone: 0, ambiguous: 0}
 
   defp close(data_dir, record \\ nil) do
     id = RunID.generate()
@@ -27,7 +27,7 @@ defmodule Snakepit.Ledger.HistoryTest do
         do: File.write!(Path.join(directory, name), "")
 
     refute RunDirectory.closed?(File.ls!(directory))
-    :ok = History.close(directory, record, :cleanup, @counts)
+    :ok = History.close(directory, record, @ending)
     assert RunDirectory.closed?(File.ls!(directory))
     assert Enum.sort(File.ls!(directory)) == ["history", "lock"]
     id
@@ -75,8 +75,7 @@ defmodule Snakepit.Ledger.HistoryTest do
   test "one that cannot be written is not closed" do
     data_dir = Beam.temporary_directory()
 
-    assert {:error, :enoent} =
-             History.close(Path.join(data_dir, "gone123"), nil, :cleanup, @counts)
+    assert {:error, :enoent} = History.close(Path.join(data_dir, "gone123"), nil, @ending)
   end
 
   test "a seal opens what was sealed, and nothing that was changed" do

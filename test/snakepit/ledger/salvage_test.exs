@@ -124,7 +124,7 @@ defmodule Snakepit.Ledger.SalvageTest do
       :ok = Table.store(table, for(id <- Enum.take_random(ids, 30), do: {:gone, id}))
       # As a BEAM leaves it that is killed now.
       {:ok, read} = Table.read(directory)
-      held = Table.contents(table)
+      held = Table.contents(table, directory)
       note = "seed #{context.seed}, round #{round}"
       assert read.bad == 0, note
       assert read.run == held.run, note

@@ -40,6 +40,34 @@ defmodule Snakepit.Ledger.TableTest do
     assert %{grace: 0} = DeadRun.read("abcdefg", directory, make_ref())
   end
 
+  test "children that wait at the gate are known until they are gone or have a record of their own" do
+    directory = Snakepit.Test.Beam.temporary_directory()
+    {:ok, table} = Table.open(make_ref(), directory)
+    :ok = Table.store(table, [{:children, ["old"], []}])
+    :ok = Table.store(table, [{:children, ["a", "b", "c"], :all}])
+    :ok = Table.store(table, [entry(identity: "b"), {:children, ["d"], ["c", "unknown"]}])
+    :ok = :dets.close(table)
+    assert {:ok, %{children: ["d", "a"], bad: 0}} = Table.read(directory)
+
+    # A dead run is read from both.
+    {:ok, journal} = Snakepit.Ledger.Journal.open(directory)
+    :ok = Snakepit.Ledger.Journal.append(journal, {:children, ["e"], ["a"]})
+    dead = DeadRun.read(@record[:run_id], directory, make_ref())
+    assert Enum.sort(DeadRun.identities(dead)) == ["b", "d", "e"]
+  end
+
+  test "children that are none are counted, and hide nobody" do
+    for nonsense <- [
+          {:children, :nonsense, []},
+          {:children, ["a" | "b"], []},
+          {:children, [1], []},
+          {:children, [], :none}
+        ] do
+      contents = read([{:children, ["a"], []}, nonsense])
+      assert {nonsense, contents.bad, contents.children} == {nonsense, 1, ["a"]}
+    end
+  end
+
   test "a worker's entry gives its record, whatever bytes its command has" do
     assert %{bad: 0, workers: %{"w" => record}} = read([entry()])
     assert Map.take(record, Keyword.keys(@record)) == Map.new(@record)

@@ -3,7 +3,7 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
 
   import ExUnit.CaptureLog
 
-  alias Snakepit.{Error, Guardian, Native, Run}
+  alias Snakepit.{Command, Error, Guardian, Native, Run}
   alias Snakepit.Ledger.Journal
   alias Snakepit.Pool.{PIDLedger, ProcessRegistry}
   alias Snakepit.Pool.ProcessRegistry.Table
@@ -14,6 +14,16 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
   defp start!(id) do
     {:ok, child} = Workers.start(id, ["sleep", "600"])
     child
+  end
+
+  # Whether the registry monitors an owner, when it has done what it was asked before.
+  defp watched?(owner) do
+    ProcessRegistry.sweep_reservations()
+
+    case Process.info(owner, :monitored_by) do
+      {:monitored_by, pids} -> Process.whereis(ProcessRegistry) in pids
+      nil -> false
+    end
   end
 
   # A process that did something and lives on.
@@ -143,7 +153,7 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
   test "the owner of a worker that was forgotten meanwhile is not watched" do
     ProcessRegistry.Table.note_new("forgotten", self())
     send(ProcessRegistry, :watch_new)
-    refute is_map_key(:sys.get_state(ProcessRegistry).workers, "forgotten")
+    refute watched?(self())
   end
 
   test "reservations that come to nothing are swept, those of the moment are not" do
@@ -215,15 +225,16 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
     :ok = ProcessRegistry.reserve_worker("w")
     :ok = ProcessRegistry.unregister_worker("w")
     GenServer.cast(ProcessRegistry, :watch_new)
-    assert :sys.get_state(ProcessRegistry).workers == %{}
+    refute watched?(self())
   end
 
   @tag config: [cleanup_max_retries: 1, cleanup_retry_interval_ms: 1]
   test "who gives up says so, and its entry stays", %{run: run} do
     child = start!("w")
     registry = Process.whereis(ProcessRegistry)
-    watched? = fn -> Map.has_key?(:sys.get_state(registry).workers, "w") end
-    eventually(watched?)
+    # That it is done with a dead owner shows nowhere else.
+    known? = fn -> Map.has_key?(:sys.get_state(registry).workers, "w") end
+    eventually(known?)
     lose_directory(run)
 
     # What a gone process leaves in a ledger that cannot be written is no news until something fails.
@@ -234,7 +245,7 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
         Process.exit(child.owner, :kill)
 
         # Noticed, and then done with.
-        eventually(fn -> not watched?.() end)
+        eventually(fn -> not known?.() end)
 
         eventually(fn ->
           match?(%{dying: dying, ending: nil} when dying == %{}, :sys.get_state(registry))
@@ -266,14 +277,55 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
     assert :ok = ProcessRegistry.unregister_worker("odd")
   end
 
-  test "without it nothing is forgotten" do
+  test "without it nothing is registered or forgotten, and each function says why" do
+    child = start!("w")
+
     without_supervisor(fn ->
       Process.exit(Process.whereis(ProcessRegistry), :kill)
       eventually(fn -> Process.whereis(ProcessRegistry) == nil end)
-      assert {:error, %Error{reason: :registry_down}} = ProcessRegistry.unregister_worker("w")
+
+      for answer <- [
+            ProcessRegistry.reserve_worker("other"),
+            ProcessRegistry.activate_worker("w", self(), child.os_pid, child.identity),
+            ProcessRegistry.activate_child("w", child, []),
+            ProcessRegistry.unregister_worker("w")
+          ] do
+        assert {:error, %Error{reason: :registry_down} = error} = answer
+
+        assert Exception.message(error) =~
+                 ~r/\(worker .+\): the registry of workers is being started again/
+      end
+
+      gone = %{worker_id: "w", identity: nil}
+      assert {:error, %Error{reason: :registry_down}} = ProcessRegistry.forget(gone)
+      ask = fn -> GenServer.call(ProcessRegistry, :anything) end
+      assert_raise Error, ~r/registry/, fn -> Table.await(ask, 0) end
     end)
 
     await_tree(ProcessRegistry, nil)
+    assert Workers.stop(child) == :normal
+  end
+
+  test "a table that vanishes while it is used is told from any other mistake" do
+    :ets.new(:vanishing, [:named_table, :public])
+    assert Table.with_table(:vanishing, &:ets.info(&1, :size)) == 0
+
+    assert_raise ArgumentError, fn ->
+      Table.with_table(:vanishing, &:ets.insert(&1, :no_entry))
+    end
+
+    vanish = fn table ->
+      :ets.delete(table)
+      :ets.lookup(table, "w")
+    end
+
+    assert Table.with_table(:vanishing, vanish) == :registry_down
+    assert Table.with_table(:vanishing, vanish) == :registry_down
+  end
+
+  test "any other mistake is not taken for a registry that is being started again" do
+    plan = %{id: "", command: Command.new!(cmd: ["true"]), stdio: nil, lifeline: false}
+    assert_raise ArgumentError, fn -> Snakepit.Launch.run(plan) end
   end
 
   test "whoever asks who is there waits for a registry that is being started again" do
@@ -293,7 +345,7 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
       end)
 
     # But not for ever.
-    assert_raise ArgumentError, fn -> Table.await(fn -> raise ArgumentError end, 0) end
+    assert_raise Error, ~r/registry/, fn -> Table.await(fn -> :registry_down end, 0) end
     assert {true, [%{id: "lasting", os_pid: os_pid}]} = Task.await(asked)
     assert os_pid == child.os_pid
     Process.exit(child.owner, :kill)
@@ -301,27 +353,26 @@ defmodule Snakepit.Pool.ProcessRegistryTest do
   end
 
   test "a worker that is forgotten is not watched any more, its owner's next one is" do
-    watched = fn -> Map.keys(:sys.get_state(ProcessRegistry).workers) end
     # It looks for new ones each second, and when it is told to.
     look = fn -> GenServer.cast(ProcessRegistry, :watch_new) end
 
     for _ <- 1..2 do
       :ok = ProcessRegistry.reserve_worker("watched")
       look.()
-      assert "watched" in watched.()
+      assert watched?(self())
       :ok = ProcessRegistry.unregister_worker("watched")
-      eventually(fn -> "watched" not in watched.() end)
+      refute watched?(self())
     end
 
     # The name may be taken again before the registry has heard of the first end.
     :ok = ProcessRegistry.reserve_worker("watched")
     look.()
-    assert "watched" in watched.()
+    assert watched?(self())
     :ok = :sys.suspend(ProcessRegistry)
     :ok = ProcessRegistry.unregister_worker("watched")
     :ok = ProcessRegistry.reserve_worker("watched")
     :ok = :sys.resume(ProcessRegistry)
-    assert "watched" in watched.()
+    assert watched?(self())
     :ok = ProcessRegistry.unregister_worker("watched")
   end
 

@@ -155,7 +155,8 @@ defmodule Snakepit.Worker.ReadinessTest do
   test "ended before it was ready: how, with the output" do
     for {script, reason, text} <- [
           {"echo no config; exit 4", :exit_status, "status 4"},
-          {"echo no config; exit 0", :exit_status, "status 0"},
+          {"echo no config; exit 0", :exit_status,
+           "status 0 before it was ready; a worker's program must stay in the foreground; its last output"},
           {"echo no config; kill -SEGV $$", :exit_signal, "sigsegv"}
         ],
         ready <- [{:output, "never"}, fn -> false end] do
@@ -164,6 +165,23 @@ defmodule Snakepit.Worker.ReadinessTest do
 
       assert Exception.message(error) =~ text
     end
+  end
+
+  test "a program that moves to the background is told what it left behind" do
+    token = Snakepit.Test.Family.token()
+    daemon = "(trap '' TERM; echo deaf; exec sleep #{token})"
+
+    assert {:error, error} =
+             Worker.start_link(
+               cmd: sh("{ #{daemon} & } | { read deaf; exit 0; }"),
+               ready: {:output, "never"}
+             )
+
+    assert Exception.message(error) =~
+             "ended with status 0 before it was ready; it left a process behind, which was killed; " <>
+               "a worker's program must stay in the foreground"
+
+    assert Snakepit.Test.Family.members(token) == []
   end
 
   test "a function that crashes is a failure, at once" do

@@ -23,6 +23,14 @@ defmodule Snakepit.Worker.RecoveryTest do
     if now != os_pid, do: now
   end
 
+  # It ends with the worker, and so is linked to it.
+  defp monitor_of(worker) do
+    {:links, linked} = Process.info(worker, :links)
+    monitor? = &(:proc_lib.translate_initial_call(&1) == {HeartbeatMonitor.Server, :init, 1})
+    assert [monitor] = Enum.filter(linked, &(is_pid(&1) and monitor?.(&1)))
+    monitor
+  end
+
   for {name, lose} <- @losses do
     test "the worker goes on with another process when it loses the #{name}" do
       bystander = Program.sleeper()
@@ -64,12 +72,12 @@ defmodule Snakepit.Worker.RecoveryTest do
 
       assert Worker.request(worker, "3\n") == {:ok, "9\n"}
       first = Worker.os_pid!(worker)
-      monitor = :sys.get_state(worker).monitor
+      monitor = monitor_of(worker)
       unquote(lose)
       await_another(worker, first)
       assert Worker.request(worker, "4\n") == {:ok, "16\n"}
       refute Process.alive?(monitor)
-      assert :sys.get_state(worker).monitor != monitor
+      assert monitor_of(worker) != monitor
       eventually(fn -> Worker.info!(worker).heartbeat.status == :healthy end)
       assert Worker.stop(worker) == :ok
     end
@@ -85,7 +93,7 @@ defmodule Snakepit.Worker.RecoveryTest do
     kill(Guardian.os_pid())
     await_another(worker, first)
     # It has been ready again, so there was a pong.
-    assert HeartbeatMonitor.get_health_status(:sys.get_state(worker).monitor).status == :healthy
+    assert Worker.info!(worker).heartbeat.status == :healthy
     assert Worker.stop(worker) == :ok
   end
 
@@ -98,7 +106,7 @@ defmodule Snakepit.Worker.RecoveryTest do
     eventually(fn -> File.exists?(path) end)
     # More than the kernel takes from a process that does not read.
     write = Task.async(fn -> Worker.write(worker, :binary.copy("x", 10_000_000)) end)
-    eventually(fn -> sending?(:sys.get_state(worker).output.input.writer) end)
+    eventually(fn -> :sys.get_state(worker).output.input.pending == 1 end)
     kill(Guardian.os_pid())
     assert {:error, %Error{reason: :worker_down}} = Task.await(request, 20_000)
     assert {:error, %Error{operation: :write}} = Task.await(write, 20_000)
@@ -106,10 +114,22 @@ defmodule Snakepit.Worker.RecoveryTest do
     assert Worker.stop(worker) == :ok
   end
 
-  defp sending?(writer) do
-    {:current_stacktrace, calls} = Process.info(writer, :current_stacktrace)
-    Enum.any?(calls, &match?({:socket, _function, _arity, _where}, &1))
+  test "who waits for output of the process that was lost is told its end, and then reads the next one's" do
+    {:ok, worker} = Worker.start_link(cmd: sh("echo here; exec cat"), stdio: :pipe, output: :read)
+    first = Worker.os_pid!(worker)
+    assert Worker.read(worker, :line) == {:ok, "here\n"}
+    readers = for _ <- 1..3, do: Task.async(fn -> Worker.read(worker, :any, 20_000) end)
+    eventually(fn -> waiting(worker) == 3 end)
+    kill(Guardian.os_pid())
+    assert Task.await_many(readers, 20_000) == [:eof, :eof, :eof]
+    await_another(worker, first)
+    assert Worker.read(worker, :line, 20_000) == {:ok, "here\n"}
+    assert Worker.write(worker, "there\n") == :ok
+    assert Worker.read(worker, :line, 20_000) == {:ok, "there\n"}
+    assert Worker.stop(worker) == :ok
   end
+
+  defp waiting(worker), do: :queue.len(:sys.get_state(worker).output.source.readers.waiting)
 
   test "it is awaited until it is ready again" do
     path = temporary_path("ready")
