@@ -7,6 +7,8 @@ defmodule Snakepit.Bench.Streams do
 
   import Snakepit.Bench
 
+  require Logger
+
   alias Snakepit.Bench.Turns
   alias Snakepit.Worker
 
@@ -15,9 +17,19 @@ defmodule Snakepit.Bench.Streams do
   @packet_bytes 100
   # A round trip takes some 50 µs: enough of them that one that waited for a core does not matter.
   @trips 500
+  @in_flight 16
+  @lines 1_000_000
+  @turns [rounds: 30, within_ms: 60_000, turn_ms: 300, calls: 3..100]
+  @echo """
+  import sys
+  read, write, flush = sys.stdin.buffer.read, sys.stdout.buffer.write, sys.stdout.buffer.flush
+  while header := read(4):
+      write(header + read(int.from_bytes(header, "big")))
+      flush()
+  """
 
   @impl true
-  def run, do: [stream() | round_trips()]
+  def run, do: [stream() | round_trips() ++ lines()]
 
   defp stream do
     count = div(@gib, @block)
@@ -59,42 +71,91 @@ defmodule Snakepit.Bench.Streams do
     end
   end
 
-  # `cat` answers each packet with the same: it neither knows nor needs to know what a packet is.
+  # Both talk to the same program, which reads the length, and then as much.
   defp round_trips do
-    program = System.find_executable("cat")
-    packet = :crypto.strong_rand_bytes(@packet_bytes)
-    {:ok, worker} = Worker.start_link(cmd: [program], stdio: :pipe, packet: 4)
+    one = %{bytes: @packet_bytes, trips: @trips, called: "#{@packet_bytes} bytes"}
+    long = %{bytes: 1_000_000, trips: 20, called: "1 MB"}
+    Enum.flat_map([one, long], &round_trips/1) ++ in_flight()
+  end
+
+  defp round_trips(size) do
+    packet = :crypto.strong_rand_bytes(size.bytes)
+    {:ok, worker} = Worker.start_link([cmd: echo(), stdio: :pipe] ++ [packet: 4])
 
     ways = [
-      worker: fn -> ask_worker(worker, packet) end,
-      port: fn -> ask_port(program, packet) end
+      worker: fn -> ask_worker(worker, packet, size.trips) end,
+      port: fn -> ask_port(packet, size.trips) end
     ]
 
-    opts = [rounds: 30, within_ms: 60_000, turn_ms: 300, calls: 3..100]
-    rounds = Turns.run(ways, [label: "round trips of #{@packet_bytes} bytes"] ++ opts)
+    rounds = Turns.run(ways, [label: "round trips of #{size.called}"] ++ @turns)
     :ok = Worker.stop(worker)
 
     [
-      row(
-        name: "packet: 4, round trips of #{@packet_bytes} bytes, beside Port",
-        rounds: Turns.beside(rounds, :worker, :port, &(1_000_000 * @trips / percentile(&1, 50))),
-        unit: "round trips/s",
-        better: :higher,
-        target: {:ratio, 1.0}
+      row_of_trips(
+        "packet: 4, round trips of #{size.called}, beside Port",
+        rounds,
+        size.trips,
+        1.0
       )
     ]
   end
 
-  defp ask_worker(worker, packet) do
-    {us, :ok} =
-      once(fn -> repeat(@trips, fn -> {:ok, ^packet} = Worker.request(worker, packet) end) end)
+  # Callers of their own, as many as the worker has in flight, beside one that waits for each answer.
+  defp in_flight do
+    packet = :crypto.strong_rand_bytes(@packet_bytes)
 
+    for {options, called} <- [{[], "in order"}, {[tag: {:bytes, 2}], "by tag"}] do
+      {:ok, worker} =
+        Worker.start_link(
+          [cmd: echo(), stdio: :pipe, packet: 4, in_flight: @in_flight] ++ options
+        )
+
+      ways = [
+        worker: fn -> ask_at_once(worker, packet) end,
+        port: fn -> ask_port(packet, @trips) end
+      ]
+
+      rounds = Turns.run(ways, [label: "#{@in_flight} in flight, #{called}"] ++ @turns)
+      :ok = Worker.stop(worker)
+      name = "packet: 4, #{@in_flight} in flight #{called}, beside one at a time of Port"
+      row_of_trips(name, rounds, @trips, 2.0)
+    end
+  end
+
+  defp row_of_trips(name, rounds, trips, least) do
+    row(
+      name: name,
+      rounds: Turns.beside(rounds, :worker, :port, &(1_000_000 * trips / percentile(&1, 50))),
+      unit: "round trips/s",
+      better: :higher,
+      target: {:ratio, least}
+    )
+  end
+
+  defp echo, do: [System.find_executable("python3"), "-c", @echo]
+
+  defp ask_at_once(worker, packet) do
+    each = fn _caller -> repeat(@trips, fn -> ask(worker, packet) end) end
+
+    {us, _done} =
+      once(fn ->
+        1..@in_flight |> Enum.map(&Task.async(fn -> each.(&1) end)) |> Task.await_many()
+      end)
+
+    us / @in_flight
+  end
+
+  defp ask(worker, packet), do: {:ok, ^packet} = Worker.request(worker, packet)
+
+  defp ask_worker(worker, packet, trips) do
+    {us, :ok} = once(fn -> repeat(trips, fn -> ask(worker, packet) end) end)
     us
   end
 
   # Owned by whoever asks; its start is not measured.
-  defp ask_port(program, packet) do
-    port = Port.open({:spawn_executable, program}, [:binary, packet: 4])
+  defp ask_port(packet, trips) do
+    [program | args] = echo()
+    port = Port.open({:spawn_executable, program}, [:binary, packet: 4, args: args])
 
     ask = fn ->
       true = Port.command(port, packet)
@@ -102,9 +163,85 @@ defmodule Snakepit.Bench.Streams do
     end
 
     ask.()
-    {us, :ok} = once(fn -> repeat(@trips, ask) end)
+    {us, :ok} = once(fn -> repeat(trips, ask) end)
     Port.close(port)
     us
+  end
+
+  # Short lines, each of which is a message or a call.
+  defp lines do
+    # What each worker has said at last would be as long as it is dull.
+    Logger.configure(level: :none)
+    command = ["sh", "-c", "yes | head -n #{@lines}"]
+
+    ways = [
+      send: fn -> sent_lines(command) end,
+      function: fn -> called_with_lines(command) end,
+      port: fn -> port_lines(command) end
+    ]
+
+    rounds = Turns.each(ways, label: "#{@lines} short lines", rounds: 12, within_ms: 60_000)
+
+    for {way, called} <- [send: "output: {:send, pid}", function: "output: a function"] do
+      row(
+        name: "short lines, #{called}, beside Port",
+        rounds: Turns.beside(rounds, way, :port, &(1_000_000 * @lines / &1)),
+        unit: "lines/s",
+        better: :higher,
+        target: {:ratio, 1.0}
+      )
+    end
+  end
+
+  defp sent_lines(command) do
+    {us, @lines} =
+      once(fn ->
+        {:ok, worker} = Worker.start_link(cmd: command, output: {:send, self()}, active: true)
+        count = count_sent(0)
+        Process.unlink(worker)
+        count
+      end)
+
+    us
+  end
+
+  defp count_sent(count) do
+    receive do
+      {Worker, _id, {:output, _line}} -> count_sent(count + 1)
+      {Worker, _id, :eof} -> count
+    end
+  end
+
+  defp called_with_lines(command) do
+    counter = :counters.new(1, [])
+    count = fn _line -> :counters.add(counter, 1, 1) end
+
+    {us, :ok} =
+      once(fn ->
+        {:ok, worker} = Worker.start_link(cmd: command, output: count)
+        monitor = Process.monitor(worker)
+        receive do: ({:DOWN, ^monitor, :process, _worker, _reason} -> :ok)
+      end)
+
+    @lines = :counters.get(counter, 1)
+    us
+  end
+
+  defp port_lines([program | args]) do
+    {us, @lines} =
+      once(fn ->
+        options = [:binary, :exit_status, line: 1024, args: args]
+        count_lines(Port.open({:spawn_executable, System.find_executable(program)}, options), 0)
+      end)
+
+    us
+  end
+
+  defp count_lines(port, count) do
+    receive do
+      {^port, {:data, {:eol, _line}}} -> count_lines(port, count + 1)
+      {^port, {:exit_status, 0}} -> count
+    end
   end
 
   defp repeat(0, _fun), do: :ok

@@ -93,8 +93,9 @@ defmodule Snakepit.Bench.Spawning do
   end
 
   defp start(command) do
-    {:ok, child} = Guardian.spawn(command)
-    :ok = Guardian.release(child)
+    # As every worker is started.
+    {:ok, child, monitor} = Guardian.start(command, "")
+    Process.demonitor(monitor, [:flush])
     child.os_pid
   end
 end
