@@ -53,6 +53,25 @@ pub fn state_letter(line: &[u8]) -> Option<u8> {
     behind_name(line)?.first().copied()
 }
 
+/// Returns the number of threads in `stat`, those that have ended and not been reaped included; 0 if it
+/// does not say.
+pub fn thread_count(line: &[u8]) -> i64 {
+    let fields = behind_name(line).map(|rest| rest.split(|byte| *byte == b' '));
+    fields.and_then(|mut fields| number(fields.nth(17)?)).unwrap_or_default()
+}
+
+/// Returns the state of a process whose threads that have not ended are in these states: it is at rest if
+/// all of them are.
+pub fn state_of_all(letters: &[u8]) -> ProcessState {
+    if letters.iter().all(|letter| matches!(letter, b'T' | b't')) {
+        ProcessState::Stopped
+    } else if letters.iter().all(|letter| matches!(letter, b'T' | b't' | b'D')) {
+        ProcessState::Uninterruptible
+    } else {
+        ProcessState::Alive
+    }
+}
+
 fn behind_name(line: &[u8]) -> Option<&[u8]> {
     let close = line.iter().rposition(|byte| *byte == b')')?;
     Some(line.get(close + 1..)?.trim_ascii())

@@ -6,8 +6,8 @@
 //!
 //! A parent that dies hands its children to another process, and with that the trace that leads to
 //! them ends, unless they carry a marker or the caller is the subreaper that inherits them.
-//! So before anything is killed the tree is *frozen*: each member is stopped, which makes a `fork`
-//! under way start over and never return, until a pass finds no new member and all of them at rest.
+//! So before anything is killed the tree is *frozen*: each member is stopped, once a `fork` that is under
+//! way has returned or started over, until two passes in a row find no new member and all of them at rest.
 
 use std::collections::{HashMap, HashSet};
 

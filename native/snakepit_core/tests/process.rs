@@ -233,6 +233,32 @@ fn a_process_whose_main_thread_has_ended_is_alive() {
     assert!(!process.is_alive().unwrap());
 }
 
+/// Stopped by a tracer, as a debugger may, and not by a signal: that one stops all threads.
+#[test]
+fn a_process_of_which_one_thread_is_stopped_is_not_at_rest() {
+    let mut child = Spawned::start(&mut fixture("two_threads.py"));
+    child.line();
+    assert_eq!(judge::look(child.raw()).unwrap().threads, 2);
+    let state = || table::read_one(child.pid(), Columns::default()).unwrap().unwrap().state;
+    assert_eq!(state(), ProcessState::Alive);
+
+    // SAFETY: neither uses an address. The child is killed if this thread ends first.
+    let trace = |request| unsafe {
+        let data =
+            i64::from(if request == libc::PTRACE_SEIZE { libc::PTRACE_O_EXITKILL } else { 0 });
+        Errno::result(libc::ptrace(request, child.raw(), 0_usize, data)).unwrap()
+    };
+    trace(libc::PTRACE_SEIZE);
+    trace(libc::PTRACE_INTERRUPT);
+    eventually("the leader is held", || judge::state(child.raw()) == Some('t'));
+    assert_eq!(state(), ProcessState::Alive);
+
+    let process = Process::open(child.pid()).unwrap().unwrap();
+    assert_eq!(process.signal(Signal::STOP).unwrap(), Delivery::Sent);
+    eventually("all are", || state() == ProcessState::Stopped);
+    assert_eq!(process.signal(Signal::KILL).unwrap(), Delivery::Sent);
+}
+
 #[test]
 fn a_process_that_executes_from_a_second_thread_stays_the_same() {
     let mut child = Spawned::start(&mut fixture("executes_from_a_thread.py"));

@@ -155,17 +155,18 @@ struct Frozen {
     passes: usize,
     /// How many members the last pass found.
     members: usize,
-    /// Whether the last pass found all of them stopped, and none new.
+    /// Whether the last two passes found all of them stopped, and none new, or the last one found nobody.
     at_rest: bool,
 }
 
-/// SIGSTOP to members, until a pass finds all of them at rest and none new.
+/// SIGSTOP to members, until two passes in a row find all of them at rest and none new.
 fn freeze(
     roots: &Roots,
     deadline: Instant,
     stopped: &mut HashSet<Identity>,
 ) -> Result<Frozen, Error> {
     let mut passes = 0;
+    let mut quiet = 0;
     loop {
         passes += 1;
         let mut members = 0;
@@ -173,6 +174,7 @@ fn freeze(
         roots.for_each_member(|member| {
             members += 1;
             let new = stopped.insert(for_counting(member.process.identity().clone()));
+            at_rest &= !new;
             if new || member.state == ProcessState::Alive {
                 match member.process.signal(Signal::STOP) {
                     Ok(delivery) => at_rest &= delivery == Delivery::Gone,
@@ -182,6 +184,11 @@ fn freeze(
             }
             Ok(())
         })?;
+        // Order: all at rest, then the pids once more. The kernel lists the pids before a pass reads the
+        // states: a member may finish its fork in between, and be at rest when its state is read, while the
+        // child is not in the list. The next list has it.
+        quiet = if at_rest { quiet + 1 } else { 0 };
+        let at_rest = members == 0 || quiet >= 2;
         // Never fewer than these: one to stop them, one to see what they forked meanwhile, one to see
         // that they rest. A pass may take longer than all the time there is.
         let tried = passes >= 3 && Instant::now() >= deadline;

@@ -1,6 +1,6 @@
 //! `/proc/<pid>/stat`, `status`, `limits` and `cmdline`.
 
-use snakepit_core::proc_text::{lock_limit, real_uid, stat, state_letter};
+use snakepit_core::proc_text::{lock_limit, real_uid, stat, state_letter, thread_count};
 use snakepit_core::table::Arguments;
 
 use super::script::Script;
@@ -65,7 +65,7 @@ fn any_name(script: &mut Script) {
     let entry = stat(&line).unwrap();
     assert_eq!((entry.pid.as_raw(), entry.start), (pid, start));
     assert_eq!((entry.parent, entry.group, entry.session), (parent, group, session));
-    assert_eq!(state_letter(&line), Some(letter));
+    assert_eq!((state_letter(&line), thread_count(&line)), (Some(letter), threads));
     let dead = matches!(letter, b'Z' | b'X' | b'x') && threads <= 1;
     assert_eq!(entry.is_alive(), !dead);
 

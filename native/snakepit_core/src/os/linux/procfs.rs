@@ -15,7 +15,7 @@ use nix::sys::stat::Mode;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::marker::Markers;
-use crate::table::{Arguments, Columns, Entry, Environment, ProcessState};
+use crate::table::{Arguments, Columns, Entry, Environment};
 use crate::{Pid, proc_text};
 
 const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
@@ -103,15 +103,17 @@ fn read_columns(
     read_file(&process, c"stat", buffer)?;
     let Some(mut entry) = proc_text::stat(buffer) else { return Ok(None) };
     entry.settled = start_is_past(entry.start);
-    // A leader that ended before its other threads has no memory left to read from; they have.
+    // A leader that has ended or stopped says nothing of the other threads. One that has ended has no
+    // memory left to read from either; they have.
     let mut source = process;
-    if proc_text::state_letter(buffer) == Some(b'Z') && entry.is_alive() {
-        let mut at_rest = true;
+    let letter = proc_text::state_letter(buffer);
+    if matches!(letter, Some(b'Z' | b'T' | b't')) && proc_text::thread_count(buffer) > 1 {
+        let mut letters = Vec::new();
         for (thread, letter) in live_threads(&source, buffer)? {
-            at_rest &= matches!(letter, b'T' | b't');
+            letters.push(letter);
             source = thread;
         }
-        entry.state = if at_rest { ProcessState::Stopped } else { ProcessState::Alive };
+        entry.state = proc_text::state_of_all(&letters);
     }
     let process = source;
     if columns.uid {
