@@ -75,7 +75,9 @@ defmodule Snakepit.AttachTest do
     Tmux.line(window, "echo one $((1 + 1)); stty size")
     Tmux.sees(window, ~r/^one 2\n24 80$/m)
 
-    Tmux.line(window, "sleep 600")
+    # In front of the terminal once it says so: an interrupt a moment earlier is the shell's.
+    Tmux.line(window, "sh -c 'echo $((40 + 2)) in front; exec sleep 600'")
+    Tmux.sees(window, "42 in front")
     Tmux.key(window, "C-c")
     Tmux.line(window, "echo status $?")
     Tmux.sees(window, "status 130")

@@ -51,11 +51,12 @@ defmodule Snakepit.PoolProgressTest do
     # That a worker was told to stop before it was ready, which is no failure.
     Logger.configure(level: :info)
     worker = [cmd: #{inspect(opts[:worker])}, ready: {:output, "ready"}, stdio: :pipe]
-    IO.puts("about to " <> "start")
+    # Where the pool writes, so that all of it comes in the order in which it was written.
+    IO.puts(:stderr, "about to " <> "start")
     {:ok, pool} = Snakepit.Pool.start_link(size: 2, worker: worker)
     Snakepit.Pool.await_ready(pool, #{opts[:patience_ms] || 20_000})
     :ok = GenServer.stop(pool)
-    IO.puts("start" <> "ed")
+    IO.puts(:stderr, "start" <> "ed")
     """
 
     ebin = Application.app_dir(:snakepit, "ebin")

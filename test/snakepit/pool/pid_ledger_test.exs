@@ -6,7 +6,7 @@ defmodule Snakepit.Pool.PIDLedgerTest do
   alias Snakepit.{Error, Native, RunState}
   alias Snakepit.Ledger.History
   alias Snakepit.Pool.PIDLedger
-  alias Snakepit.Test.{Program, Workers}
+  alias Snakepit.Test.{OpenFiles, Program, Workers}
 
   doctest PIDLedger
 
@@ -115,7 +115,8 @@ defmodule Snakepit.Pool.PIDLedgerTest do
 
     without_supervisor(fn ->
       Process.exit(ledger, :kill)
-      eventually(fn -> :dets.info(PIDLedger) == :undefined end)
+      # DETS writes the end of it when it is no table any more by name.
+      eventually(fn -> OpenFiles.matching(PIDLedger.path()) == [] end)
       File.write!(PIDLedger.path(), String.duplicate("garbage", 100))
     end)
 
@@ -133,7 +134,7 @@ defmodule Snakepit.Pool.PIDLedgerTest do
 
     without_supervisor(fn ->
       Process.exit(ledger, :kill)
-      eventually(fn -> :dets.info(PIDLedger) == :undefined end)
+      eventually(fn -> OpenFiles.matching(PIDLedger.path()) == [] end)
       File.rm!(PIDLedger.path())
       File.mkdir!(PIDLedger.path())
     end)

@@ -2,13 +2,9 @@ defmodule Snakepit.Worker.DuplexTest do
   # What must hold of the pipes of workers, whatever happens to those who use them.
   use Snakepit.Test.WorkerCase, async: false
 
-  alias Snakepit.Test.Family
+  alias Snakepit.Test.{Family, OpenFiles}
 
-  defp pipes do
-    for fd <- File.ls!("/proc/self/fd"),
-        {:ok, "pipe:" <> _ = target} <- [File.read_link("/proc/self/fd/#{fd}")],
-        do: target
-  end
+  defp pipes, do: OpenFiles.matching(~r/^pipe:/)
 
   test "a grandchild that holds the pipe keeps neither the worker nor its reader, and is gone" do
     token = Family.token()

@@ -11,14 +11,7 @@ defmodule Snakepit.Worker.FileTest do
 
   defp lines(path), do: path |> File.read!() |> String.split("\n", trim: true)
 
-  defp files_open(path) do
-    target = Path.expand(path)
-
-    Enum.count(
-      File.ls!("/proc/self/fd"),
-      &(File.read_link("/proc/self/fd/#{&1}") == {:ok, target})
-    )
-  end
+  defp files_open(path), do: length(Snakepit.Test.OpenFiles.matching(path))
 
   describe "a file that the process has itself" do
     test "is appended to, or emptied first" do

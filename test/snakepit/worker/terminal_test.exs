@@ -27,12 +27,7 @@ defmodule Snakepit.Worker.TerminalTest do
   end
 
   # The BEAM's sides of terminals.
-  defp terminals do
-    Enum.count(File.ls!("/proc/self/fd"), fn fd ->
-      match?({:ok, "/dev/" <> "p" <> _}, File.read_link("/proc/self/fd/#{fd}")) and
-        File.read_link!("/proc/self/fd/#{fd}") =~ "ptmx"
-    end)
-  end
+  defp terminals, do: length(Snakepit.Test.OpenFiles.matching(~r"^/dev/p.*ptmx"))
 
   defp interpreter do
     dialogue =
