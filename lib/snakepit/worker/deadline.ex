@@ -7,12 +7,25 @@ defmodule Snakepit.Worker.Deadline do
   # What the answer may take to arrive.
   @slack_ms 5_000
 
+  @typedoc "A monotonic time of this node."
   @type t :: integer() | :infinity
 
-  @doc "The monotonic time that is `timeout` from now."
-  @spec new(timeout()) :: t()
+  @typedoc "What goes with a request: each node has a clock of its own."
+  @type sent :: {node(), t(), timeout()} | :infinity
+
+  @doc "The time that is `timeout` from now, for a request to a worker on any node."
+  @spec new(timeout()) :: sent()
   def new(:infinity), do: :infinity
-  def new(timeout), do: now() + timeout
+  def new(timeout), do: {node(), now() + timeout, timeout}
+
+  @doc """
+  When the deadline of a request is here. One from another node counts from its arrival: how long it was on its
+  way is not known.
+  """
+  @spec received(sent()) :: t()
+  def received(:infinity), do: :infinity
+  def received({node, deadline, _timeout}) when node == node(), do: deadline
+  def received({_other_node, _its_deadline, timeout}), do: now() + timeout
 
   @doc "How long the caller waits for an answer that the worker gives by the deadline."
   @spec patience(timeout()) :: timeout()

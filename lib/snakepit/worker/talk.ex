@@ -16,8 +16,10 @@ defmodule Snakepit.Worker.Talk do
   @type answer :: {:ok, Output.t() | nil} | {:fault, atom(), Output.t()}
 
   @doc "Does what `from` has asked for, who is answered now or later."
-  @spec call(request(), GenServer.from(), Deadline.t(), Output.t() | nil) :: answer()
+  @spec call(request(), GenServer.from(), Deadline.sent(), Output.t() | nil) :: answer()
   def call(request, from, deadline, output) do
+    deadline = Deadline.received(deadline)
+
     # Its caller has gone on, while the process was started again: it is to lose nothing by that.
     if Deadline.stale?(deadline),
       do: {:ok, output},
