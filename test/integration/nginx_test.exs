@@ -1,6 +1,6 @@
 defmodule Snakepit.NginxTest do
   # The classic of programs that open their streams by name.
-  use Snakepit.Test.WorkerCase, async: true
+  use Snakepit.Test.WorkerCase, async: false
 
   # Debian has it where only root looks for programs.
   @nginx System.find_executable("nginx") || Enum.find(["/usr/sbin/nginx"], &File.exists?/1)

@@ -1,6 +1,7 @@
 defmodule Snakepit.Test.WorkerCase do
   @moduledoc """
-  Tests of workers: each begins and ends with an empty registry and no process of this run.
+  Tests of workers: each begins and ends with an empty registry and no process of this run. So they run one
+  after the other.
   """
 
   use ExUnit.CaseTemplate
@@ -21,7 +22,9 @@ defmodule Snakepit.Test.WorkerCase do
     end
   end
 
-  setup do
+  setup context do
+    # What runs beside it would be taken for what it has left.
+    refute context.async
     Process.flag(:trap_exit, true)
     before = remains()
 
