@@ -269,6 +269,20 @@ defmodule Snakepit.Guardian do
          do: {:ok, %Stdio.Ends{input: terminal, output: terminal}}
   end
 
+  # A connection over which the guardian is told what a person's terminal was set to, to restore it if this BEAM
+  # is killed.
+  @doc false
+  @spec open_guard() :: {:ok, reference()} | {:error, Error.t()}
+  def open_guard do
+    with {:ok, path} <- listener(),
+         {:ok, guard} <- Native.guard_open(path) do
+      {:ok, guard}
+    else
+      {:error, {reason, nil}} -> not_connected(reason)
+      {:error, reason} -> not_connected(reason)
+    end
+  end
+
   # The path of a guardian that is gone leads nowhere, until the next one has a socket of its own.
   defp listener do
     case Server.listener(Run.current()) do

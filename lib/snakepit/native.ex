@@ -268,6 +268,10 @@ defmodule Snakepit.Native do
   @spec channel_open(binary()) :: {:ok, reference()} | error()
   def channel_open(_path), do: unloaded()
 
+  # A connection to the same listener, for `terminal_open/2`.
+  @spec guard_open(binary()) :: {:ok, reference()} | error()
+  def guard_open(_path), do: unloaded()
+
   # The BEAM's ends of new pipes, for those of standard input, output and error that are wanted; the program's ends go
   # to the guardian, by this token.
   @spec pipes_pass(reference(), binary(), {boolean(), boolean(), boolean()}) ::
@@ -290,9 +294,10 @@ defmodule Snakepit.Native do
   @spec terminal_modes(reference()) :: {:ok, Snakepit.Terminal.modes()} | error()
   def terminal_modes(_terminal), do: unloaded()
 
-  # The terminal that this BEAM runs in, raw until it is closed. `:eperm` if this BEAM is not in front of it.
-  @spec terminal_open(Path.t()) :: {:ok, reference()} | error()
-  def terminal_open(_path), do: unloaded()
+  # The terminal that this BEAM runs in, raw until it is closed. `:eperm` if this BEAM is not in front of it. The guard
+  # is what `guard_open/1` returns.
+  @spec terminal_open(Path.t(), reference()) :: {:ok, reference()} | error()
+  def terminal_open(_path, _guard), do: unloaded()
 
   # After `:again` the caller gets `{:select, pipe, tag, :ready_input}` when there is something to read.
   @spec pipe_read(reference(), reference()) :: {:ok, binary() | :eof | :again} | error()

@@ -89,9 +89,9 @@ defmodule Snakepit.Terminal do
 
   The person's terminal is in raw mode meanwhile, so every key goes to the program, Ctrl-C too. The worker's terminal
   gets the size of the person's, at once and, within a second, when that changes; it keeps it afterwards. Whatever ends
-  this, the death of the caller included, the person's terminal is set to what it was. (After `kill -9` of the BEAM
-  nobody is there to do so: type `reset`.) One person at a time can be attached to a worker. What the BEAM itself writes
-  to the terminal, such as its log, is shown in between.
+  this, the person's terminal is set to what it was: after the death of the caller as after `kill -9` of the BEAM, when
+  the guardian does it. One person at a time can be attached to a worker. What the BEAM itself writes to the terminal,
+  such as its log, is shown in between.
 
   Nobody else may read the terminal at the same time, or each would get some of the keys. What Erlang's shell does there
   depends on the version of OTP:

@@ -143,6 +143,38 @@ defmodule Snakepit.AttachTest do
     assert_as_before(context)
   end
 
+  for {how, ending} <- [
+        {"kill -9", ~s|System.cmd("kill", ["-9", System.pid()])|},
+        {"System.halt/1", "System.halt(3)"}
+      ] do
+    # In a script, whose shell restores no terminal: one at which a person types does so by itself.
+    test "the end of the BEAM by #{how} leaves the terminal as it was", context do
+      path =
+        write_script(context, """
+        worker = shell.()
+        spawn(fn -> Terminal.attach(worker) end)
+        go = #{inspect(Path.join(context.directory, "go"))}
+        Stream.repeatedly(fn -> Process.sleep(10); File.exists?(go) end) |> Enum.find(& &1)
+        #{unquote(ending)}
+        """)
+
+      script = Path.join(context.directory, "script")
+
+      File.write!(script, """
+      before=$(stty -g)
+      elixir -pa #{Application.app_dir(:snakepit, "ebin")} #{path} < /dev/null
+      until [ "$(stty -g)" = "$before" ]; do :; done
+      echo as $((40 + 2)) before
+      """)
+
+      Tmux.line(context.window, "sh #{script}")
+      Tmux.sees(context.window, "inner> ")
+      File.write!(Path.join(context.directory, "go"), "")
+      Tmux.sees(context.window, "as 42 before")
+      assert_as_before(context)
+    end
+  end
+
   test "a flood can be left", context do
     run(context, """
     {:ok, worker} = Worker.start_link(cmd: ["yes", #{inspect(context.token)}], stdio: :pty)

@@ -87,6 +87,7 @@ defmodule Snakepit.GuardianTest do
       {:ok, child} = Guardian.spawn(Command.new!(cmd: ["sleep", "60"]))
       assert :ok = Guardian.stop(child)
       refute ProcScan.running?(child.os_pid)
+      assert {:error, %Error{operation: :release, reason: :esrch}} = Guardian.release(child)
     end
 
     test "a thousand can be in flight" do
@@ -204,10 +205,10 @@ defmodule Snakepit.GuardianTest do
   test "a socket that is not there is the guardian's death, of which nobody has heard yet" do
     door = Guardian.Server.listener(Snakepit.Run.current!())
     File.rename!(door, door <> ".away")
-    answers = [Guardian.connect(), Guardian.connect_socket()]
+    answers = [Guardian.connect(), Guardian.connect_socket(), Guardian.open_guard()]
     File.rename!(door <> ".away", door)
     error = {:error, %Error{operation: :connect, reason: :guardian_down}}
-    assert answers == [error, error]
+    assert answers == [error, error, error]
 
     # And one that could not be made is an error that says so.
     key = {Guardian.Server, :listener, Snakepit.run_id()}
@@ -218,10 +219,11 @@ defmodule Snakepit.GuardianTest do
 
     # Nor is there one before there is a guardian, or a run.
     :persistent_term.erase(key)
-    answers = [Guardian.connect(), Guardian.connect_socket()]
+    answers = [Guardian.connect(), Guardian.connect_socket(), Guardian.open_guard()]
     :persistent_term.put(key, door)
-    assert answers == [error, error]
+    assert answers == [error, error, error]
     assert Guardian.Server.listener(nil) == nil
+    assert {:ok, _guard} = Guardian.open_guard()
 
     # Pipes go over a connection of their own, and need a guardian as well.
     :persistent_term.erase(key)

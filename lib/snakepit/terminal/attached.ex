@@ -3,9 +3,10 @@ defmodule Snakepit.Terminal.Attached do
 
   # A person's terminal in front of a worker's: what is typed at the one goes to the other, and what the other shows is
   # shown here. It is a process of its own, which holds the terminal: whatever ends it, or ends its caller, the terminal
-  # is closed and set to what it was, and whoever else reads it continues.
+  # is closed and set to what it was, and whoever else reads it continues. If this BEAM is killed, the guardian sets it
+  # to what it was.
 
-  alias Snakepit.{Error, Native, Pipe, Worker}
+  alias Snakepit.{Error, Guardian, Native, Pipe, Worker}
   alias Snakepit.Terminal.{DetachKey, Shell}
   alias Snakepit.Worker.Viewer
 
@@ -41,7 +42,11 @@ defmodule Snakepit.Terminal.Attached do
   end
 
   defp open(path) do
-    case Native.terminal_open(path) do
+    with {:ok, guard} <- Guardian.open_guard(), do: open(path, guard)
+  end
+
+  defp open(path, guard) do
+    case Native.terminal_open(path, guard) do
       {:ok, tty} -> {:ok, tty}
       {:error, {:eperm, nil}} -> refuse(:eperm, "this BEAM does not run in the foreground of it")
       {:error, {reason, nil}} -> refuse(reason, "there is no terminal: #{Error.posix(reason)}")

@@ -23,6 +23,7 @@
 //! | [`run_directory`], [`lock`], [`journal`], [`queue`], [`adopted`], [`obituary`] | the files of a run |
 //! | [`guardian`] | which processes are guardians, and of which runs |
 //! | [`dead_runs`] | what dead runs have left behind, found and ended |
+//! | [`terminal`] | what a person's terminal was set to |
 //! | [`self_test`] | what this place lets a process do |
 
 pub mod account;
@@ -60,6 +61,7 @@ mod settle;
 pub mod signal;
 pub mod stop;
 pub mod table;
+pub mod terminal;
 #[cfg(target_os = "linux")]
 pub mod threads;
 pub mod tree;

@@ -27,11 +27,19 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 /// Changes with every change of a type in this file.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// What a connection to the guardian's listener begins with if descriptors are passed over it, where others have
 /// the token of the child that they are for.
 pub const CHANNEL_TOKEN: [u8; 16] = [0xFF; 16];
+
+/// What a connection begins with over which the BEAM hands over the terminal that it runs in. Then comes one message:
+/// the terminal's descriptor, with its [`crate::terminal::Settings`]. The guardian restores them when the
+/// connection ends without [`TERMINAL_DONE`].
+pub const TERMINAL_TOKEN: [u8; 16] = [0xFE; 16];
+
+/// Says that the terminal is what it was.
+pub const TERMINAL_DONE: u8 = 0;
 
 /// Larger than any command line and environment that the kernel takes (2 MiB by default, at most
 /// 6 MiB), and small enough that a broken length does not exhaust memory.

@@ -27,7 +27,7 @@ use rustler::sys::{
 use rustler::types::atom;
 use rustler::{Atom, Binary, Encoder, Env, NewBinary, ResourceArc, Term};
 use snakepit_core::Error;
-use snakepit_core::wire::CHANNEL_TOKEN;
+use snakepit_core::wire::{CHANNEL_TOKEN, TERMINAL_DONE, TERMINAL_TOKEN};
 
 use crate::Answer;
 use crate::terms::Bytes;
@@ -58,7 +58,13 @@ struct State {
     /// Whether the runtime has ever watched it, and has to be told before it is closed.
     watched: bool,
     /// What a terminal is set to again before it is closed.
-    before: Option<Termios>,
+    before: Option<Before>,
+}
+
+/// What a terminal was set to, and the connection to the guardian, which sets it to that if this BEAM is killed.
+pub struct Before {
+    pub modes: Termios,
+    pub guard: ResourceArc<Channel>,
 }
 
 impl Drop for State {
@@ -73,8 +79,9 @@ impl State {
     fn restore(&mut self) {
         if let (Some(fd), Some(before)) = (&self.fd, self.before.take()) {
             if tcgetpgrp(fd) == Ok(getpgrp()) {
-                let _ = tcsetattr(fd, SetArg::TCSANOW, &before);
+                let _ = tcsetattr(fd, SetArg::TCSANOW, &before.modes);
             }
+            let _ = write(&before.guard.0, &[TERMINAL_DONE]);
         }
     }
 }
@@ -168,7 +175,7 @@ pub fn new(env: Env<'_>, fd: OwnedFd) -> Term<'_> {
 }
 
 /// As `new`, for a terminal that is to be as it was `before` when it is closed.
-pub fn new_restored(env: Env<'_>, fd: OwnedFd, before: Termios) -> Term<'_> {
+pub fn new_restored(env: Env<'_>, fd: OwnedFd, before: Before) -> Term<'_> {
     with_state(env, State { fd: Some(fd), watched: false, before: Some(before) })
 }
 
@@ -235,7 +242,7 @@ impl<'a> rustler::Decoder<'a> for PipeTerm {
     }
 }
 
-/// The connection over which descriptors go to the guardian.
+/// A connection over which descriptors go to the guardian.
 pub struct Channel(OwnedFd);
 
 #[rustler::resource_impl]
@@ -244,17 +251,25 @@ impl rustler::Resource for Channel {}
 /// `Snakepit.Native.channel_open/1`: connects to the guardian's listener. Never waits.
 #[rustler::nif]
 fn channel_open(path: Bytes) -> Answer<ResourceArc<Channel>> {
-    let failed = Error::os("channel");
-    let opened = || -> Result<OwnedFd, Errno> {
-        let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None)?;
-        fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
-        fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        connect(fd.as_raw_fd(), &UnixAddr::new(path.0.as_slice())?)?;
-        // By its first words the guardian knows what it is for.
-        write(&fd, &CHANNEL_TOKEN)?;
-        Ok(fd)
-    };
-    Ok(ResourceArc::new(Channel(opened().map_err(failed)?)))
+    let opened = connect_to(&path.0, CHANNEL_TOKEN).map_err(Error::os("channel"))?;
+    Ok(ResourceArc::new(Channel(opened)))
+}
+
+/// `Snakepit.Native.guard_open/1`: the same, for a terminal that the guardian is to restore.
+#[rustler::nif]
+fn guard_open(path: Bytes) -> Answer<ResourceArc<Channel>> {
+    let opened = connect_to(&path.0, TERMINAL_TOKEN).map_err(Error::os("guard"))?;
+    Ok(ResourceArc::new(Channel(opened)))
+}
+
+/// Connects to the guardian's listener; by its first words the guardian knows what it is for.
+fn connect_to(path: &[u8], token: [u8; 16]) -> Result<OwnedFd, Errno> {
+    let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None)?;
+    fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+    write(&fd, &token)?;
+    Ok(fd)
 }
 
 #[cfg(not(target_os = "macos"))]
@@ -270,7 +285,7 @@ fn new_pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
     Ok((reader, writer))
 }
 
-/// Passes descriptors to the guardian, by this token.
+/// `sendmsg(2)`: passes descriptors to the guardian, with this token or other message.
 pub fn pass(channel: &Channel, token: &[u8], fds: &[RawFd]) -> Result<(), Errno> {
     let message = [std::io::IoSlice::new(token)];
     let rights = [ControlMessage::ScmRights(fds)];

@@ -17,9 +17,10 @@ use nix::sys::termios::{
 use nix::unistd::{getpgrp, tcgetpgrp};
 use rustler::{Binary, Env, NifMap, ResourceArc, Term};
 use snakepit_core::Error;
+use snakepit_core::terminal::Settings;
 
 use crate::Answer;
-use crate::pipe::{Channel, PipeTerm, new, new_restored, pass};
+use crate::pipe::{Before, Channel, PipeTerm, new, new_restored, pass};
 use crate::terms::Bytes;
 
 // SAFETY of their calls: the argument points to a `Winsize`.
@@ -116,12 +117,12 @@ fn character(modes: &Termios, index: SpecialCharacterIndices) -> u8 {
     if character == nix::libc::_POSIX_VDISABLE { 0 } else { character }
 }
 
-/// `Snakepit.Native.terminal_open/1`: opens the terminal that this BEAM itself runs in, such as `/dev/tty`, in raw
-/// mode. When it is closed it is as it was before.
+/// `Snakepit.Native.terminal_open/2`: opens the terminal that this BEAM itself runs in, such as `/dev/tty`, in raw
+/// mode. When it is closed it is as it was before; if this BEAM is killed, the guardian sees to that.
 ///
 /// A process that is not in front must not do this: the kernel would stop it (SIGTTOU).
 #[rustler::nif]
-fn terminal_open(env: Env<'_>, path: Bytes) -> Answer<Term<'_>> {
+fn terminal_open(env: Env<'_>, path: Bytes, guard: ResourceArc<Channel>) -> Answer<Term<'_>> {
     let opened = || -> Result<(OwnedFd, Termios), Errno> {
         let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let path = Path::new(OsStr::from_bytes(&path.0));
@@ -131,11 +132,13 @@ fn terminal_open(env: Env<'_>, path: Bytes) -> Answer<Term<'_>> {
             return Err(Errno::EPERM);
         }
         let before = tcgetattr(&fd)?;
+        // Order: the guardian has it before it is raw.
+        pass(&guard, &Settings::of(&before).encode(), &[fd.as_raw_fd()])?;
         let mut modes = before.clone();
         cfmakeraw(&mut modes);
         tcsetattr(&fd, SetArg::TCSANOW, &modes)?;
         Ok((fd, before))
     };
-    let (fd, before) = opened().map_err(Error::os("terminal"))?;
-    Ok(new_restored(env, fd, before))
+    let (fd, modes) = opened().map_err(Error::os("terminal"))?;
+    Ok(new_restored(env, fd, Before { modes, guard }))
 }

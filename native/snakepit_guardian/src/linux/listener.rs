@@ -24,10 +24,11 @@ use nix::sys::socket::{
 use nix::unistd::read;
 use snakepit_core::error::errno;
 use snakepit_core::run_directory as names;
-use snakepit_core::wire::CHANNEL_TOKEN;
+use snakepit_core::wire::{CHANNEL_TOKEN, TERMINAL_TOKEN};
 use snakepit_guardian::connections::{Connections, TOKEN};
 
-use super::shell::{CHANNEL, CONNECTION, LISTENER, Shell, add};
+use super::shell::{CHANNEL, CONNECTION, LISTENER, Shell, TERMINAL, add};
+use super::terminals::Terminals;
 
 /// Descriptors that come with one token, at the most.
 const MAX_PASSED: usize = 3;
@@ -47,6 +48,7 @@ pub struct Listener {
     connections: Connections<Offer>,
     /// Connections over which descriptors are passed.
     channels: HashMap<u64, UnixStream>,
+    pub(super) terminals: Terminals,
 }
 
 /// What the BEAM has offered for a child.
@@ -79,6 +81,7 @@ enum Shown {
     Nothing,
     Token,
     Channel,
+    Terminal,
 }
 
 impl Listener {
@@ -105,6 +108,7 @@ impl Listener {
             beam,
             connections: Connections::default(),
             channels: HashMap::new(),
+            terminals: Terminals::default(),
         })
     }
 
@@ -134,6 +138,12 @@ impl Listener {
                     self.channels.insert(number, stream);
                 }
                 return Shown::Channel;
+            }
+            Ok(TOKEN) if token == TERMINAL_TOKEN => {
+                if let Some(Offer::Socket(stream)) = self.connections.take_pending(number) {
+                    self.terminals.insert(number, stream);
+                }
+                return Shown::Terminal;
             }
             Ok(TOKEN) => {
                 self.drop_some_closed();
@@ -175,6 +185,7 @@ impl Listener {
             Shown::Token => return,
             Shown::Nothing => (self.connections.get(number).and_then(Offer::socket), CONNECTION),
             Shown::Channel => (self.channels.get(&number), CHANNEL),
+            Shown::Terminal => (self.terminals.connection(number), TERMINAL),
         };
         if let Some(stream) = watched {
             let _ = add(epoll, stream.as_fd(), kind | number);
@@ -202,7 +213,7 @@ impl Listener {
 }
 
 /// The descriptors that came with a message.
-fn passed(message: &RecvMsg<()>) -> Vec<OwnedFd> {
+pub(super) fn passed(message: &RecvMsg<()>) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
     for part in message.cmsgs().into_iter().flatten() {
         if let ControlMessageOwned::ScmRights(raw) = part {
@@ -275,6 +286,23 @@ impl Shell {
     pub(super) fn receive_passed(&mut self, number: u64) {
         if let Some(listener) = &mut self.listener {
             listener.receive(number);
+        }
+    }
+
+    /// Receives what the BEAM says of a terminal.
+    pub(super) fn receive_of_terminal(&mut self, number: u64) {
+        if let Some(listener) = &mut self.listener {
+            listener.terminals.receive(number);
+        }
+    }
+
+    /// Restores the terminals that the BEAM has left in raw mode: those of which it has told, if only a moment
+    /// before it died.
+    pub(super) fn restore_terminals(&mut self) {
+        self.accept();
+        self.read_tokens();
+        if let Some(listener) = &mut self.listener {
+            listener.terminals.restore_all();
         }
     }
 

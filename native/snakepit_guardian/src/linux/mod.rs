@@ -9,6 +9,7 @@
 //! | `streams`, `image`, `resources` | what a child gets, and what the guardian holds for it |
 //! | `fork_batch`, `child`, `heap` | forks, and what a child does before its program |
 //! | `listener` | connections for piped stdio and lifelines |
+//! | `terminals` | sets the terminals of people to what they were |
 //! | `frames`, `log`, `tail` | what goes to the BEAM: frames, log lines, the end of the output |
 //! | `setup`, `filter` | how the guardian sets itself up, and which calls a filter lets it make |
 
@@ -29,6 +30,7 @@ mod setup;
 mod shell;
 mod streams;
 mod tail;
+mod terminals;
 
 use std::os::fd::AsFd;
 use std::process::ExitCode;

@@ -38,6 +38,7 @@ pub const LISTENER: u64 = 7 << 60;
 pub const CONNECTION: u64 = 8 << 60;
 const THREAD: u64 = 9 << 60;
 pub const CHANNEL: u64 = 10 << 60;
+pub const TERMINAL: u64 = 11 << 60;
 const KIND: u64 = 15 << 60;
 
 pub struct Shell {
@@ -251,6 +252,7 @@ impl Shell {
             LISTENER => self.accept(),
             CONNECTION => self.read_token(number),
             CHANNEL => self.receive_passed(number),
+            TERMINAL => self.receive_of_terminal(number),
             // What is to be written is flushed before each wait, and what children print is read after it.
             _ => {}
         }
@@ -292,6 +294,8 @@ impl Shell {
         self.threads.clear();
         self.dispatch(Event::BeamGone { by, at_ms: wall_clock_ms() });
         self.perform_all();
+        // Order: after the signals, which are the promise.
+        self.restore_terminals();
         self.reap();
     }
 
