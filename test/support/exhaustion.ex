@@ -73,7 +73,7 @@ defmodule Snakepit.Test.Exhaustion do
 
   @doc "Loads all code, for which descriptors are needed too."
   def load do
-    for application <- [:elixir, :snakepit] do
+    for application <- [:kernel, :stdlib, :elixir, :logger, :snakepit] do
       {:ok, modules} = :application.get_key(application, :modules)
       Enum.each(modules, &Code.ensure_loaded/1)
     end
