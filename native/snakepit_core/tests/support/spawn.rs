@@ -31,7 +31,8 @@ impl Spawned {
         // Order: `spawn` returns within the child's `execve`, when the old memory is gone and the kernel has not
         // yet laid out the new arguments and environment. `/proc` shows both as empty then.
         eventually("its arguments and environment are there", || {
-            !spawned.lives()
+            // Of a main thread that has ended they are not to be seen, and are there.
+            matches!(judge::state(spawned.raw()), None | Some('Z' | 'X'))
                 || spawned.shows("cmdline") && (!sets_environment || spawned.shows("environ"))
         });
         spawned
