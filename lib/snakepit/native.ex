@@ -307,6 +307,12 @@ defmodule Snakepit.Native do
   @spec pipe_write(reference(), binary(), reference()) :: {:ok, pos_integer() | :again} | error()
   def pipe_write(_pipe, _data, _tag), do: unloaded()
 
+  # The lines behind a position, where the next one begins, and whether that has no end yet, is longer than the limit,
+  # or is for another call.
+  @spec lines_cut(binary(), non_neg_integer(), pos_integer()) ::
+          {[binary()], non_neg_integer(), :rest | :too_long | :more}
+  def lines_cut(_data, _from, _limit), do: unloaded()
+
   @spec pipe_close(reference()) :: :ok
   def pipe_close(_pipe), do: unloaded()
 

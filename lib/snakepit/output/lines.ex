@@ -4,6 +4,11 @@ defmodule Snakepit.Output.Lines do
   # Cuts a stream of bytes into lines. A last line without a newline is one as well, and often the one that says why a
   # program ended.
 
+  alias Snakepit.Native
+
+  # More than any chunk has.
+  @any_length 0x7FFFFFFF
+
   @enforce_keys [:limit]
   defstruct [:limit, size: 0, parts: []]
 
@@ -26,37 +31,44 @@ defmodule Snakepit.Output.Lines do
   a line exceeds the limit.
   """
   @spec split(t(), binary()) :: {:ok | :too_long, [binary()], t()}
+  def split(%__MODULE__{parts: []} = lines, data), do: cut(lines, data, 0, [])
+
   def split(%__MODULE__{} = lines, data) do
-    case :binary.matches(data, "\n") do
-      [] ->
+    case :binary.match(data, "\n") do
+      :nomatch ->
         add(lines, data, [])
 
-      [{at, 1} | others] ->
-        first = join(lines, part(data, 0, at + 1))
+      {at, 1} ->
+        first = join(lines, binary_part(data, 0, at + 1))
         lines = %{lines | size: 0, parts: []}
 
         if byte_size(first) <= lines.limit,
-          do: cut(others, data, at + 1, lines, [first]),
+          do: cut(lines, data, at + 1, [[first]]),
           else: {:too_long, [], lines}
     end
   end
 
-  # By the positions of the newlines: a line of a few bytes costs a copy of those, and no list of its own.
-  defp cut([{at, 1} | others], data, from, %{limit: limit} = lines, complete)
-       when at - from < limit,
-       do: cut(others, data, at + 1, lines, [part(data, from, at + 1 - from) | complete])
+  # `before` are the groups of lines that were found before, the last one first.
+  defp cut(lines, data, from, before) do
+    {found, next, state} = Native.lines_cut(data, from, most(lines))
+    groups = [found | before]
 
-  defp cut([], data, from, lines, complete) do
-    last = part(data, from, byte_size(data) - from)
-    add(lines, last, Enum.reverse(complete))
+    case state do
+      :rest -> add(lines, part(data, next), all(groups))
+      :too_long -> {:too_long, all(groups), lines}
+      :more -> cut(lines, data, next, groups)
+    end
   end
 
-  defp cut(_too_long, _data, _from, lines, complete),
-    do: {:too_long, Enum.reverse(complete), lines}
+  defp all([found]), do: found
+  defp all(groups), do: groups |> Enum.reverse() |> Enum.concat()
 
-  # A copy, or a line that somebody keeps would keep all the others.
-  defp part(data, 0, length) when length == byte_size(data), do: data
-  defp part(data, from, length), do: data |> binary_part(from, length) |> :binary.copy()
+  defp most(%{limit: :infinity}), do: @any_length
+  defp most(%{limit: limit}), do: limit
+
+  # A copy, or it would keep all the lines before it.
+  defp part(data, 0), do: data
+  defp part(data, from), do: data |> binary_part(from, byte_size(data) - from) |> :binary.copy()
 
   @doc "Returns the line that has no newline yet; `\"\"` if there is none."
   @spec rest(t()) :: binary()

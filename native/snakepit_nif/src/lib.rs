@@ -5,7 +5,7 @@
 //! | this one | processes, groups, runs, and the guardian's frames |
 //! | `ledger` | the files of a run |
 //! | `directory` | the data directory |
-//! | `pipe` | pipes to and from programs |
+//! | `pipe`, `lines` | pipes to and from programs, and what comes through them |
 //! | `terminal` | terminals of programs, and the one of this BEAM |
 //! | `self_test` | what this place allows |
 //!
@@ -20,6 +20,7 @@
 mod directory;
 mod ledger;
 mod ledger_terms;
+mod lines;
 mod pipe;
 mod self_test;
 mod terminal;

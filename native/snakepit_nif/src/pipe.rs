@@ -8,16 +8,18 @@
 //! that it may be watching. So this resource is made by hand.
 
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::libc;
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendmsg, socket,
 };
 use nix::sys::termios::{SetArg, Termios, tcsetattr};
-use nix::unistd::{getpgrp, read, tcgetpgrp, write};
+use nix::unistd::{getpgrp, tcgetpgrp, write};
 use rustler::sys::{
     ERL_NIF_SELECT_READ, ERL_NIF_SELECT_STOP, ERL_NIF_SELECT_WRITE, ErlNifEnv, ErlNifEvent,
     ErlNifMonitor, ErlNifPid, ErlNifResourceFlags, ErlNifResourceType, ErlNifResourceTypeInit,
@@ -336,13 +338,13 @@ fn borrow(state: &State) -> Result<BorrowedFd<'_>, Error> {
 #[rustler::nif]
 fn pipe_read<'a>(env: Env<'a>, pipe: PipeTerm, tag: Term<'a>) -> Answer<Term<'a>> {
     let mut state = pipe.pipe().lock();
-    let mut buffer = [0_u8; MAX_READ];
-    match read(borrow(&state)?, &mut buffer) {
+    let mut buffer = [const { MaybeUninit::<u8>::uninit() }; MAX_READ];
+    match read_into(borrow(&state)?, &mut buffer) {
         // Of a terminal that no program has open any more.
-        Ok(0) | Err(Errno::EIO) => Ok(eof().encode(env)),
-        Ok(length) => {
-            let mut data = NewBinary::new(env, length);
-            data.as_mut_slice().copy_from_slice(&buffer[..length]);
+        Ok([]) | Err(Errno::EIO) => Ok(eof().encode(env)),
+        Ok(read) => {
+            let mut data = NewBinary::new(env, read.len());
+            data.as_mut_slice().copy_from_slice(read);
             Ok(data.into())
         }
         Err(Errno::EAGAIN | Errno::EINTR) => {
@@ -351,6 +353,15 @@ fn pipe_read<'a>(env: Env<'a>, pipe: PipeTerm, tag: Term<'a>) -> Answer<Term<'a>
         }
         Err(errno) => Err(Error::os("pipe read")(errno))?,
     }
+}
+
+/// `read(2)`. To write zeros first takes longer than to read a short answer.
+fn read_into<'b>(fd: BorrowedFd, buffer: &'b mut [MaybeUninit<u8>]) -> Result<&'b [u8], Errno> {
+    // SAFETY: the kernel writes at most as much as there is room for.
+    let length = unsafe { libc::read(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
+    let length = usize::try_from(Errno::result(length)?).unwrap_or_default();
+    // SAFETY: so many bytes were written.
+    Ok(unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast(), length) })
 }
 
 /// `Snakepit.Native.pipe_write/3`: how many bytes were written, or `:again`; then the caller gets a message when

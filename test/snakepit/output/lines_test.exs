@@ -25,6 +25,18 @@ defmodule Snakepit.Output.LinesTest do
     end
   end
 
+  test "thousands may come at once" do
+    expected = for number <- 1..5_000, do: String.duplicate("x", rem(number, 90)) <> "\n"
+    assert {:ok, complete, lines} = feed([Enum.join(expected) <> "rest"], 100)
+    assert complete == expected
+    assert Lines.rest(lines) == "rest"
+    # None of them keeps the others.
+    assert Enum.all?(complete, &(:binary.referenced_byte_size(&1) == byte_size(&1)))
+
+    too_long = String.duplicate("x", 100) <> "\na\n"
+    assert {:too_long, ^expected, _lines} = feed([Enum.join(expected) <> too_long], 100)
+  end
+
   test "a line may be as long as the limit, its newline included, and not longer" do
     for pieces <- [["12345\n"], ["123", "45\n"], ["12345", "\n"]] do
       assert {:ok, ["12345\n"], _lines} = feed(pieces, 6)
