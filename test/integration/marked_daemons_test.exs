@@ -2,6 +2,7 @@ defmodule Snakepit.MarkedDaemonsTest do
   use ExUnit.Case, async: true
 
   import Snakepit.Test.Eventually
+  import Snakepit.Test.WorkerCase, only: [number_in: 1]
 
   alias Snakepit.Test.{Beam, Family, ProcScan}
 
@@ -84,6 +85,15 @@ defmodule Snakepit.MarkedDaemonsTest do
     assert [_daemon] = Family.members(of_second)
     assert stop(beam, second) == :ok
     assert Family.members(of_second) == []
+  end
+
+  test "a daemon in the midst of execve is waited for until it shows whose it is", %{beam: beam} do
+    pid_file = Path.join(Beam.temporary_directory(), "pid")
+    fixture = Path.expand("../fixtures/in_execve.py", __DIR__)
+    {id, _token} = start(beam, "exec python3 #{fixture} #{pid_file}")
+    daemon = ProcScan.stat(eventually(fn -> number_in(pid_file) end))
+    assert stop(beam, id) == :ok
+    refute ProcScan.running?(daemon)
   end
 
   test "a daemon of a worker that comes again under its name is not left", %{beam: beam} do

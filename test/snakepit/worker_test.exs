@@ -72,7 +72,9 @@ defmodule Snakepit.WorkerTest do
       assert {:error, %Error{reason: :enoent} = error} =
                Worker.start_link(cmd: ["no-such-program"])
 
-      assert_receive {:EXIT, _worker, {:shutdown, ^error}}
+      # What a caller who is linked to it gets before OTP 26, whose `start_link` takes it out of the mailbox.
+      if String.to_integer(System.otp_release()) < 26,
+        do: assert_receive({:EXIT, _worker, {:shutdown, ^error}})
     end
 
     test "a failed start of a pool's worker is in the log as well" do

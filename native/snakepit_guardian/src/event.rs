@@ -67,6 +67,8 @@ pub enum Event {
     Listed,
     /// The list could not be read: who is there is not known.
     ListFailed,
+    /// The list was read, and it cannot be told yet whose some of them are.
+    ListUnsettled,
     /// What is below the roots of a tree, as far as it could be seen. Answers [`Action::Walk`].
     Walked {
         /// The tree.

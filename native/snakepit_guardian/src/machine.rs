@@ -17,6 +17,8 @@ use crate::trees::{Death, Finished, Trees};
 
 /// How long after the list of children could not be read it is tried again.
 const LIST_RETRY: Duration = Duration::from_millis(50);
+/// How long after a child was in the midst of `execve(2)` the list is read again.
+const UNSETTLED_RETRY: Duration = Duration::from_millis(2);
 /// The longest grace period: it is added to moments.
 const MAX_GRACE: Duration = Duration::from_secs(u32::MAX as u64);
 
@@ -206,6 +208,7 @@ impl Machine {
                 }
                 self.trees.not_listed(now, LIST_RETRY);
             }
+            Event::ListUnsettled => self.trees.not_listed(now, UNSETTLED_RETRY),
             Event::Walked { tree, purpose: Purpose::Count, members } => {
                 if let Some(shutdown) = &mut self.shutdown {
                     let below = members.iter().map(|member| member.pid);

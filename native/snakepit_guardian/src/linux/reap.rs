@@ -31,7 +31,8 @@ impl Shell {
                 }
             };
             if !self.machine.knows(pid) {
-                self.dispatch(Event::Adopted(observe(self.now(), pid, self.run_id, false)));
+                let observed = observe(self.now(), pid, self.run_id, false);
+                self.dispatch(Event::Adopted(observed.adoptee()));
             }
             // Order: what it reported before it ended comes first. That it has executed its program shows in
             // the end of file of the gate, and not even then: a sibling that was forked a moment ago, and has

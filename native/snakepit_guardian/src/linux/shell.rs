@@ -64,6 +64,8 @@ pub struct Shell {
     pub own_children: OwnChildren,
     /// Whether a child was reaped since the list of children was last read.
     pub reaped_since_list: bool,
+    /// Children that were in the midst of `execve(2)` when the list was last read, and since when they have been.
+    pub executing: HashMap<i32, Time>,
     /// Of the output of all children, so that all of it can be left alone for a while.
     pub tails: Epoll,
     budget: Budget,
@@ -132,6 +134,7 @@ impl Shell {
             held: HashMap::new(),
             own_children,
             reaped_since_list: true,
+            executing: HashMap::new(),
             tails,
             budget: Budget::default(),
             listener: listener.ok(),
