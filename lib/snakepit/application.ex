@@ -18,13 +18,13 @@ defmodule Snakepit.Application do
   @max_restarts 20
   @max_seconds 5
 
-  # The modules that report that no file can be opened. Where modules are loaded when they are first called, these
-  # could not be loaded then.
-  @words_for_errors [Error, Inspect.Snakepit.Error, Snakepit.Output.Tail, :erl_posix_msg]
+  # Where modules are loaded when they are first called, these could not be loaded then: the first ones report that no
+  # file can be opened, and the last one seals the history of a run when the system stops (seen with OTP 29).
+  @loaded_first [Error, Inspect.Snakepit.Error, Snakepit.Output.Tail, :erl_posix_msg, :crypto]
 
   @impl true
   def start(_type, _args) do
-    Enum.each(@words_for_errors, &Code.ensure_loaded/1)
+    Enum.each(@loaded_first, &Code.ensure_loaded/1)
     config = Config.fetch!()
     # Order: before anything is made that a refusal would leave behind.
     SelfTest.run!()
