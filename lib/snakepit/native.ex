@@ -303,6 +303,10 @@ defmodule Snakepit.Native do
   @spec pipe_read(reference(), reference()) :: {:ok, binary() | :eof | :again} | error()
   def pipe_read(_pipe, _tag), do: unloaded()
 
+  # Whether there is something to read within so many microseconds, at most 100, in which it waits actively.
+  @spec pipe_await(reference(), non_neg_integer()) :: {:ok, boolean()} | error()
+  def pipe_await(_pipe, _microseconds), do: unloaded()
+
   # How many bytes were taken. After `:again` the caller gets `{:select, pipe, tag, :ready_output}`.
   @spec pipe_write(reference(), binary(), reference()) :: {:ok, pos_integer() | :again} | error()
   def pipe_write(_pipe, _data, _tag), do: unloaded()

@@ -39,6 +39,18 @@ defmodule Snakepit.Pipe do
   @spec read_later(t()) :: term()
   def read_later(pipe), do: send(self(), {:select, pipe, nil, :ready_input})
 
+  @doc "As `read_later/1`, in a millisecond: until then the runtime does not watch the pipe."
+  @spec read_in_a_moment(t()) :: reference()
+  def read_in_a_moment(pipe),
+    do: :erlang.send_after(1, self(), {:select, pipe, nil, :ready_input})
+
+  @doc """
+  Whether there is something to read within so many microseconds. Waits actively: the runtime takes longer to watch
+  a pipe, be woken and send a message than many a program takes to answer.
+  """
+  @spec await(t(), non_neg_integer()) :: boolean()
+  def await(pipe, microseconds), do: Native.pipe_await(pipe, microseconds) == {:ok, true}
+
   @doc """
   Returns how much of it the pipe has taken, without waiting; `:again` if there is no room. Then the caller gets
   `{:select, pipe, tag, :ready_output}` when there is.

@@ -158,8 +158,7 @@ defmodule Snakepit.Worker.Output do
         output
 
       fits?(output, from, :request, data) ->
-        {next, requests} = Requests.add(output.requests, watch(from, deadline), from, data)
-        send_all(%{output | requests: requests}, next)
+        ask_process(read_unasked(output), from, data, deadline)
 
       true ->
         output
@@ -168,6 +167,38 @@ defmodule Snakepit.Worker.Output do
 
   def request(output, from, _data, _deadline),
     do: refuse(output, from, :request, "its :stdio is not :pipe")
+
+  # Order: before the request is sent. What the process has written by then is no answer to it.
+  defp read_unasked(output) do
+    if Requests.idle?(output.requests) do
+      {source, output} = Source.read_unasked(output.source, output, &deliver/3)
+      with_source(output, source)
+    else
+      output
+    end
+  end
+
+  # The worker ends, and its caller is told that.
+  defp ask_process(%{fault: fault} = output, _from, _data, _deadline) when fault != nil,
+    do: output
+
+  defp ask_process(output, from, data, deadline) do
+    {next, requests} = Requests.add(output.requests, watch(from, deadline), from, data)
+    output = send_all(%{output | requests: requests}, next)
+
+    # Many in flight are worth more if their answers come together.
+    if next != [] and requests.in_flight == 1, do: read_answer(output), else: output
+  end
+
+  defp read_answer(output) do
+    {how_far, source, output} = Source.read_answer(output.source, output, &deliver/3)
+    output = with_source(output, source)
+
+    # A long answer comes in many chunks.
+    if how_far == :once and not Requests.idle?(output.requests),
+      do: read(output, source.pipe),
+      else: output
+  end
 
   # What gives up a request: its time, or if it has all the time there is, the end of its caller.
   defp watch({pid, _tag}, :infinity), do: {:monitor, Process.monitor(pid)}

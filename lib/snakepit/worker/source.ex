@@ -14,6 +14,9 @@ defmodule Snakepit.Worker.Source do
 
   # How many chunks are read before the worker looks at its other messages.
   @chunks 8
+  # How long an answer is waited for actively, and after how many requests again, if it has not come that soon.
+  @briefly_us 100
+  @unawaited 16
   # How much is cut and passed on at a time. Of a whole chunk of short lines the worker's heap grows to megabytes,
   # and to copy those again and again takes longer than to cut them.
   @slice_bytes 4_096
@@ -29,6 +32,8 @@ defmodule Snakepit.Worker.Source do
     :viewer,
     demand: :all,
     tells_end?: false,
+    unawaited: 0,
+    looks_again?: false,
     open?: true,
     ended?: false,
     buffer: %Buffer{},
@@ -37,7 +42,8 @@ defmodule Snakepit.Worker.Source do
   ]
 
   @typedoc """
-  Without a `sink` it is read on demand. `fault` is that a line or packet was too long. `ended?` once those who get it
+  Without a `sink` it is read on demand. `unawaited` is of how many requests the answer is not waited for, and
+  `looks_again?` whether it is read again in a moment, and not watched until then. `fault` is that a line or packet was too long. `ended?` once those who get it
   know that nothing will come any more.
   """
   @type t :: %__MODULE__{
@@ -50,6 +56,8 @@ defmodule Snakepit.Worker.Source do
           viewer: Viewer.t() | nil,
           demand: :all | non_neg_integer(),
           tells_end?: boolean(),
+          unawaited: non_neg_integer(),
+          looks_again?: boolean(),
           open?: boolean(),
           ended?: boolean(),
           buffer: Buffer.t(),
@@ -74,6 +82,9 @@ defmodule Snakepit.Worker.Source do
   def read(source, acc, deliver \\ &put/3)
   def read(%{open?: false} = source, acc, _deliver), do: {source, acc}
 
+  def read(%{looks_again?: true} = source, acc, deliver),
+    do: read(%{source | looks_again?: false}, acc, deliver)
+
   def read(source, acc, deliver) do
     cond do
       # It is read again when the viewer has caught up.
@@ -85,6 +96,56 @@ defmodule Snakepit.Worker.Source do
 
       true ->
         {advance(source, @chunks), acc}
+    end
+  end
+
+  @doc "As `read/3`, right before a request. Returns at once if there is nothing to read."
+  @spec read_unasked(t(), acc, ([binary()], t(), acc -> {t(), acc})) :: {t(), acc}
+        when acc: term()
+  def read_unasked(%{open?: true} = source, acc, deliver) do
+    if Pipe.await(source.pipe, 0), do: read(source, acc, deliver), else: {source, acc}
+  end
+
+  def read_unasked(source, acc, _deliver), do: {source, acc}
+
+  @doc """
+  Right after a request: waits for the answer for some microseconds, if the last ones have come that soon. Returns
+  `:once` if one chunk was read, and `:watched` if a message will say when there is something.
+  """
+  @spec read_answer(t(), acc, ([binary()], t(), acc -> {t(), acc})) ::
+          {:once | :watched, t(), acc}
+        when acc: term()
+  def read_answer(%{sink: %Sink{}, demand: :all, open?: true, viewer: nil} = source, acc, deliver) do
+    cond do
+      source.unawaited > 0 ->
+        {:watched, %{source | unawaited: source.unawaited - 1}, acc}
+
+      Pipe.await(source.pipe, @briefly_us) ->
+        {source, acc} = source |> look_again() |> read_once(acc, deliver)
+        {:once, source, acc}
+
+      true ->
+        {source, acc} = read(%{source | unawaited: @unawaited}, acc, deliver)
+        {:watched, source, acc}
+    end
+  end
+
+  def read_answer(source, acc, _deliver), do: {:watched, source, acc}
+
+  # What comes unasked is heard a moment later. To have the runtime watch the pipe between one request and the next one
+  # takes as long as all the rest.
+  defp look_again(%{looks_again?: true} = source), do: source
+
+  defp look_again(source) do
+    Pipe.read_in_a_moment(source.pipe)
+    %{source | looks_again?: true}
+  end
+
+  defp read_once(source, acc, deliver) do
+    case Pipe.read_now(source.pipe) do
+      {:ok, data} -> pass_on(source, data, acc, deliver)
+      :closed -> {end_of(source), acc}
+      :again -> {source, acc}
     end
   end
 

@@ -11,10 +11,12 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendmsg, socket,
 };
@@ -40,6 +42,9 @@ rustler::atoms! { again, eof }
 const MAX_READ: usize = 65_536;
 /// What one call writes at the most: a pipe holds no more.
 const MAX_WRITE: usize = 65_536;
+
+/// The longest that one call waits for an answer.
+const MAX_AWAIT_US: u64 = 100;
 
 /// A guardian that is gone must not end the BEAM, which ignores SIGPIPE wherever there is no such flag.
 #[cfg(not(target_os = "macos"))]
@@ -362,6 +367,23 @@ fn read_into<'b>(fd: BorrowedFd, buffer: &'b mut [MaybeUninit<u8>]) -> Result<&'
     let length = usize::try_from(Errno::result(length)?).unwrap_or_default();
     // SAFETY: so many bytes were written.
     Ok(unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast(), length) })
+}
+
+/// `Snakepit.Native.pipe_await/2`: whether there is something to read within so many microseconds. Keeps its
+/// scheduler busy meanwhile, as a scheduler does anyway that has nothing to do for a moment.
+#[rustler::nif]
+fn pipe_await(pipe: PipeTerm, microseconds: u64) -> Answer<bool> {
+    let deadline = Instant::now() + Duration::from_micros(microseconds.min(MAX_AWAIT_US));
+    let readable = pipe.with_fd(|fd| {
+        let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+        loop {
+            let found = poll(&mut fds, PollTimeout::ZERO).map_err(Error::os("poll"))?;
+            if found > 0 || Instant::now() >= deadline {
+                return Ok(found > 0);
+            }
+        }
+    })?;
+    Ok(readable)
 }
 
 /// `Snakepit.Native.pipe_write/3`: how many bytes were written, or `:again`; then the caller gets a message when
