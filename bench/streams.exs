@@ -14,6 +14,7 @@ defmodule Snakepit.Bench.Streams do
 
   @block 65_536
   @gib 1024 * 1024 * 1024
+  @zeros :binary.copy(<<0>>, @block)
   @packet_bytes 100
   # A round trip takes some 50 µs: enough of them that one that waited for a core does not matter.
   @trips 500
@@ -29,23 +30,49 @@ defmodule Snakepit.Bench.Streams do
   """
 
   @impl true
-  def run, do: [stream() | round_trips() ++ lines()]
+  def run, do: streams() ++ round_trips() ++ lines()
 
-  defp stream do
+  defp streams do
     count = div(@gib, @block)
     arguments = ["if=/dev/zero", "bs=#{@block}", "count=#{count}", "status=none"]
     command = [System.find_executable("dd") | arguments]
-    ways = [snakepit: fn -> snakepit_bytes(command) end, port: fn -> port_bytes(command) end]
-    rounds = Turns.each(ways, label: "a stream of 1 GiB", rounds: 12, within_ms: 60_000)
-    mb_per_second = fn us -> @gib / us end
 
-    row(
-      name: "stream of 1 GiB, beside Port",
-      rounds: Turns.beside(rounds, :snakepit, :port, mb_per_second),
-      unit: "MB/s",
-      better: :higher,
-      target: {:ratio, 1.3}
-    )
+    ways = [
+      snakepit: fn -> snakepit_bytes(command) end,
+      port: fn -> port_bytes(command) end,
+      shell: fn -> shell_bytes(command) end,
+      both_ways: fn -> both_ways_bytes(count) end
+    ]
+
+    rounds = Turns.each(ways, label: "a stream of 1 GiB", rounds: 12, within_ms: 120_000)
+
+    for {name, way, baseline, target} <- [
+          {"stream of 1 GiB, beside Port", :snakepit, :port, {:ratio, 1.5}},
+          {"stream of 1 GiB, beside a pipe of the shell to cat", :snakepit, :shell, nil},
+          {"1 GiB through cat, both ways at once, beside one way", :both_ways, :snakepit,
+           {:ratio, 0.7}}
+        ] do
+      row(
+        name: name,
+        rounds: Turns.beside(rounds, way, baseline, &(@gib / &1)),
+        unit: "MB/s",
+        better: :higher,
+        target: target
+      )
+    end
+  end
+
+  defp shell_bytes(command) do
+    script = Enum.join(command, " ") <> " | cat > /dev/null"
+    {us, {_output, 0}} = once(fn -> System.cmd("sh", ["-c", script]) end)
+    us
+  end
+
+  defp both_ways_bytes(count) do
+    input = Stream.map(1..count, fn _ -> @zeros end)
+    stream = Snakepit.stream!(["cat"], input: input)
+    {us, @gib} = once(fn -> Enum.reduce(stream, 0, &(byte_size(&1) + &2)) end)
+    us
   end
 
   defp snakepit_bytes(command) do
