@@ -6,6 +6,7 @@
 //! | `ledger` | the files of a run |
 //! | `directory` | the data directory |
 //! | `pipe`, `lines` | pipes to and from programs, and what comes through them |
+//! | `channel` | connections over which descriptors go to the guardian |
 //! | `terminal` | terminals of programs, and the one of this BEAM |
 //! | `self_test` | what this place allows |
 //!
@@ -17,6 +18,7 @@
 // Rustler decodes arguments into owned values.
 #![allow(clippy::needless_pass_by_value)]
 
+mod channel;
 mod directory;
 mod ledger;
 mod ledger_terms;

@@ -1,25 +1,20 @@
 //! Pipes to and from programs, read and written without waiting.
 //!
-//! The BEAM makes the pipes of a program and passes the program's ends to the guardian, over a socket that stays
-//! open for as long as the guardian lives (`SCM_RIGHTS`). Its own ends never wait: where there is nothing to read,
-//! or no room to write, the caller asks for a message (`enif_select`) and gets on with something else.
+//! They never wait: where there is nothing to read, or no room to write, the caller asks for a message (`enif_select`)
+//! and gets on with something else.
 //!
 //! Rustler knows no resources with a *stop* callback, which is where the runtime allows a descriptor to be closed
 //! that it may be watching. So this resource is made by hand.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{
-    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendmsg, socket,
-};
 use nix::sys::termios::{SetArg, Termios, tcsetattr};
 use nix::unistd::{getpgrp, tcgetpgrp, write};
 use rustler::sys::{
@@ -31,10 +26,10 @@ use rustler::sys::{
 use rustler::types::atom;
 use rustler::{Atom, Binary, Encoder, Env, NewBinary, ResourceArc, Term};
 use snakepit_core::Error;
-use snakepit_core::wire::{CHANNEL_TOKEN, TERMINAL_DONE, TERMINAL_TOKEN};
+use snakepit_core::wire::TERMINAL_DONE;
 
 use crate::Answer;
-use crate::terms::Bytes;
+use crate::channel::Channel;
 
 rustler::atoms! { again, eof }
 
@@ -45,12 +40,6 @@ const MAX_WRITE: usize = 65_536;
 
 /// The longest that one call waits for an answer.
 const MAX_AWAIT_US: u64 = 100;
-
-/// A guardian that is gone must not end the BEAM, which ignores SIGPIPE wherever there is no such flag.
-#[cfg(not(target_os = "macos"))]
-const NO_SIGNAL: MsgFlags = MsgFlags::MSG_NOSIGNAL;
-#[cfg(target_os = "macos")]
-const NO_SIGNAL: MsgFlags = MsgFlags::empty();
 
 static TYPE: OnceLock<usize> = OnceLock::new();
 
@@ -88,7 +77,7 @@ impl State {
             if tcgetpgrp(fd) == Ok(getpgrp()) {
                 let _ = tcsetattr(fd, SetArg::TCSANOW, &before.modes);
             }
-            let _ = write(&before.guard.0, &[TERMINAL_DONE]);
+            let _ = before.guard.say(&[TERMINAL_DONE]);
         }
     }
 }
@@ -247,91 +236,6 @@ impl<'a> rustler::Decoder<'a> for PipeTerm {
         };
         if found == 0 { Err(rustler::Error::BadArg) } else { Ok(Self(this)) }
     }
-}
-
-/// A connection over which descriptors go to the guardian.
-pub struct Channel(OwnedFd);
-
-#[rustler::resource_impl]
-impl rustler::Resource for Channel {}
-
-/// `Snakepit.Native.channel_open/1`: connects to the guardian's listener. Never waits.
-#[rustler::nif]
-fn channel_open(path: Bytes) -> Answer<ResourceArc<Channel>> {
-    let opened = connect_to(&path.0, CHANNEL_TOKEN).map_err(Error::os("channel"))?;
-    Ok(ResourceArc::new(Channel(opened)))
-}
-
-/// `Snakepit.Native.guard_open/1`: the same, for a terminal that the guardian is to restore.
-#[rustler::nif]
-fn guard_open(path: Bytes) -> Answer<ResourceArc<Channel>> {
-    let opened = connect_to(&path.0, TERMINAL_TOKEN).map_err(Error::os("guard"))?;
-    Ok(ResourceArc::new(Channel(opened)))
-}
-
-/// Connects to the guardian's listener; by its first words the guardian knows what it is for.
-fn connect_to(path: &[u8], token: [u8; 16]) -> Result<OwnedFd, Errno> {
-    let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None)?;
-    fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
-    fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
-    write(&fd, &token)?;
-    Ok(fd)
-}
-
-#[cfg(not(target_os = "macos"))]
-fn new_pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
-    nix::unistd::pipe2(OFlag::O_CLOEXEC)
-}
-
-#[cfg(target_os = "macos")]
-fn new_pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
-    let (reader, writer) = nix::unistd::pipe()?;
-    fcntl(&reader, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
-    fcntl(&writer, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
-    Ok((reader, writer))
-}
-
-/// `sendmsg(2)`: passes descriptors to the guardian, with this token or other message.
-pub fn pass(channel: &Channel, token: &[u8], fds: &[RawFd]) -> Result<(), Errno> {
-    let message = [std::io::IoSlice::new(token)];
-    let rights = [ControlMessage::ScmRights(fds)];
-    sendmsg::<()>(channel.0.as_raw_fd(), &message, &rights, NO_SIGNAL, None)?;
-    Ok(())
-}
-
-fn term_or_nil(env: Env<'_>, fd: Option<OwnedFd>) -> Term<'_> {
-    fd.map_or_else(|| atom::nil().encode(env), |fd| new(env, fd))
-}
-
-/// `Snakepit.Native.pipes_pass/3`: makes a pipe for each of standard input, output and error that is wanted, and
-/// passes the program's ends to the guardian, in that order, by this token. Never waits.
-#[rustler::nif]
-fn pipes_pass<'a>(
-    env: Env<'a>,
-    channel: ResourceArc<Channel>,
-    token: Binary,
-    wanted: (bool, bool, bool),
-) -> Answer<(Term<'a>, Term<'a>, Term<'a>)> {
-    let made = || -> Result<[Option<OwnedFd>; 3], Errno> {
-        let mut own = [None, None, None];
-        let mut programs = Vec::with_capacity(3);
-        let wanted = [wanted.0, wanted.1, wanted.2];
-        for (stream, _) in wanted.iter().enumerate().filter(|(_, wanted)| **wanted) {
-            let (reader, writer) = new_pipe()?;
-            let (own_end, program_end) =
-                if stream == 0 { (writer, reader) } else { (reader, writer) };
-            // Only this end: a program expects to wait.
-            fcntl(&own_end, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-            own[stream] = Some(own_end);
-            programs.push(program_end);
-        }
-        let fds: Vec<RawFd> = programs.iter().map(AsRawFd::as_raw_fd).collect();
-        pass(&channel, &token, &fds)?;
-        Ok(own)
-    };
-    let [input, output, error] = made().map_err(Error::os("pipes"))?;
-    Ok((term_or_nil(env, input), term_or_nil(env, output), term_or_nil(env, error)))
 }
 
 fn borrow(state: &State) -> Result<BorrowedFd<'_>, Error> {

@@ -20,7 +20,8 @@ use snakepit_core::Error;
 use snakepit_core::terminal::Settings;
 
 use crate::Answer;
-use crate::pipe::{Before, Channel, PipeTerm, new, new_restored, pass};
+use crate::channel::Channel;
+use crate::pipe::{Before, PipeTerm, new, new_restored};
 use crate::terms::Bytes;
 
 // SAFETY of their calls: the argument points to a `Winsize`.
@@ -76,7 +77,7 @@ fn terminal_pass<'a>(
         }
         initial_modes(slave.as_fd(), echo, raw)?;
         fcntl(&master, FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK))?;
-        pass(&channel, &token, &[slave.as_raw_fd()])?;
+        channel.pass(&token, &[slave.as_raw_fd()])?;
         Ok(master)
     };
     Ok(new(env, made().map_err(Error::os("openpty"))?))
@@ -133,7 +134,7 @@ fn terminal_open(env: Env<'_>, path: Bytes, guard: ResourceArc<Channel>) -> Answ
         }
         let before = tcgetattr(&fd)?;
         // Order: the guardian has it before it is raw.
-        pass(&guard, &Settings::of(&before).encode(), &[fd.as_raw_fd()])?;
+        guard.pass(&Settings::of(&before).encode(), &[fd.as_raw_fd()])?;
         let mut modes = before.clone();
         cfmakeraw(&mut modes);
         tcsetattr(&fd, SetArg::TCSANOW, &modes)?;
