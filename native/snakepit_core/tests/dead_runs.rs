@@ -20,7 +20,7 @@ use support::refusal::refusing;
 use support::spawn::Spawned;
 use support::{eventually, fixture, plan};
 
-const GRACE: Duration = Duration::from_millis(200);
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Waits for its input to end.
 fn idle() -> Command {

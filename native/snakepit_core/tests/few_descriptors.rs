@@ -21,7 +21,7 @@ use support::{eventually, fixture, identify, judge, plan};
 
 /// A quarter of these may be held at once.
 const DESCRIPTORS: u64 = 80;
-const GRACE: Duration = Duration::from_millis(300);
+const GRACE: Duration = Duration::from_secs(1);
 
 fn limit_descriptors() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();

@@ -18,7 +18,7 @@ use support::pidfd::Stray;
 use support::spawn::Spawned;
 use support::{NOBODY, as_user, eventually, fixture, is_root, judge, pid, plan};
 
-const GRACE: Duration = Duration::from_millis(200);
+const GRACE: Duration = Duration::from_secs(1);
 
 /// The leader and three more.
 fn group_of_four() -> Vec<Spawned> {

@@ -22,7 +22,7 @@ use support::{NOBODY, eventually, is_root, plan};
 fn stop_dead_runs(instance: &str, runs: &[DeadRun]) -> CleanupReport {
     let spared = HashSet::new();
     let search = Search { runs, instance: instance.as_bytes(), spared: &spared };
-    dead_runs::stop(search, &plan(Duration::from_millis(200))).unwrap()
+    dead_runs::stop(search, &plan(Duration::from_secs(1))).unwrap()
 }
 
 /// One that is hidden from `NOBODY`, whose own it is.

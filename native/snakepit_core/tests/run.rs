@@ -19,7 +19,7 @@ use support::refusal::refusing;
 use support::spawn::Spawned;
 use support::{NOBODY, eventually, fixture, is_root, judge, plan};
 
-const GRACE: Duration = Duration::from_millis(200);
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Waits for its input to end. What follows `sh` in its arguments means nothing to it.
 fn idle(arguments: &[&str]) -> Command {

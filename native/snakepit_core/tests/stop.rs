@@ -17,7 +17,7 @@ use support::refusal::refusing;
 use support::spawn::Spawned;
 use support::{NOBODY, as_user, fixture, glance, identify, is_root, judge, plan};
 
-const GRACE: Duration = Duration::from_millis(400);
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Runs `work` and says how long it took.
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
@@ -94,7 +94,7 @@ fn polite_processes_do_not_use_up_the_grace_period() {
 fn only_asking_leaves_the_stubborn_alive() {
     let (polite, stubborn) = (Spawned::polite(), Spawned::stubborn());
     let targets = [stubborn.identity(), polite.identity()];
-    let outcomes = stop::ask(&targets, None, &plan(Duration::from_millis(100))).unwrap();
+    let outcomes = stop::ask(&targets, None, &plan(GRACE)).unwrap();
     assert_eq!(outcomes, [Outcome::Survived, Outcome::Stopped]);
     assert!(stubborn.is_untouched());
     assert!(!polite.lives());
