@@ -148,7 +148,11 @@ defmodule Snakepit.StreamInputTest do
         assert catch_throw(call.(fn -> throw(:thrown) end)) == :thrown
         assert catch_exit(call.(fn -> exit(:gone) end)) == :gone
 
-        linked = fn -> spawn_link(fn -> exit(:linked) end) && receive(do: (:never -> "")) end
+        linked = fn ->
+          spawn_link(fn -> exit(:linked) end)
+          receive(do: (:never -> ""))
+        end
+
         assert catch_exit(call.(linked)) == :linked
         assert_raise ArgumentError, ~r/iodata, got: :no_data/, fn -> call.(fn -> :no_data end) end
       end

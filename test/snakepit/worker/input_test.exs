@@ -118,10 +118,10 @@ defmodule Snakepit.Worker.InputTest do
     monitor = Process.monitor(writer)
     assert Worker.stop(worker) == :ok
 
-    for answer <- Task.await_many(writers),
-        do:
-          assert({:error, %Error{reason: reason}} = answer) &&
-            assert(reason in [:epipe, :closed, :worker_down])
+    for answer <- Task.await_many(writers) do
+      assert {:error, %Error{reason: reason}} = answer
+      assert reason in [:epipe, :closed, :worker_down]
+    end
 
     assert_receive {:DOWN, ^monitor, :process, ^writer, _reason}, 20_000
   end
