@@ -43,8 +43,8 @@ defmodule Snakepit.Worker.Source do
 
   @typedoc """
   Without a `sink` it is read on demand. `unawaited` is of how many requests the answer is not waited for, and
-  `looks_again?` whether it is read again in a moment, and not watched until then. `fault` is that a line or packet was too long. `ended?` once those who get it
-  know that nothing will come any more.
+  `looks_again?` whether it is read again in a moment, and not watched until then. `fault` is that a line or packet was
+  too long. `ended?` once those who get it know that nothing will come any more.
   """
   @type t :: %__MODULE__{
           pipe: Pipe.t(),
