@@ -7,6 +7,8 @@ defmodule Snakepit.Test.Leftovers do
   import ExUnit.Assertions
   import Snakepit.Test.Eventually
 
+  alias Snakepit.Test.OpenFiles
+
   @doc "What there is now."
   def note, do: %{pipes: pipes(), processes: Process.list(), mailbox: mailbox()}
 
@@ -30,9 +32,5 @@ defmodule Snakepit.Test.Leftovers do
 
   defp mailbox, do: Process.info(self(), [:messages, :monitors])
 
-  defp pipes do
-    for fd <- File.ls!("/proc/self/fd"),
-        {:ok, "pipe:" <> _ = target} <- [File.read_link("/proc/self/fd/#{fd}")],
-        do: target
-  end
+  defp pipes, do: OpenFiles.matching(~r/^pipe:/)
 end
