@@ -5,15 +5,15 @@ defmodule Snakepit.Worker.Output do
   # (`Source`); which of it answers whom (`Requests`); and what goes in (`Input`).
 
   alias Snakepit.{Error, Pipe, Stdio}
-  alias Snakepit.Worker.{Deadline, Input, Options, Requests, Source, Sources, Terminal}
+  alias Snakepit.Worker.{Alarm, Deadline, Input, Options, Requests, Source, Sources, Terminal}
   alias Snakepit.Output.{File, Sink, Tail}
 
   @enforce_keys [:kind, :packet]
-  defstruct [:kind, :packet, :source, :error, :input, :fault, requests: %Requests{}]
+  defstruct [:kind, :packet, :source, :error, :input, :fault, :alarm, requests: %Requests{}]
 
   @typedoc """
   `source` and `error` are the output streams that pass through the BEAM. `fault` is what the process has done that
-  leaves nobody sure of its answers: the worker ends with it.
+  leaves nobody sure of its answers: the worker ends with it. The `alarm` goes off when the time of a request may be up.
   """
   @type t :: %__MODULE__{
           kind: :pipe | :stream,
@@ -22,6 +22,7 @@ defmodule Snakepit.Worker.Output do
           error: Source.t() | nil,
           input: Input.t() | nil,
           requests: Requests.t(),
+          alarm: Alarm.t(),
           fault: :max_packet | :unexpected_output | nil
         }
 
@@ -184,7 +185,9 @@ defmodule Snakepit.Worker.Output do
 
   defp ask_process(output, from, data, deadline) do
     {next, requests} = Requests.add(output.requests, watch(from, deadline), from, data)
-    output = send_all(%{output | requests: requests}, next)
+
+    output =
+      send_all(%{output | requests: requests, alarm: Alarm.set(output.alarm, deadline)}, next)
 
     # Many in flight are worth more if their answers come together.
     if next != [] and requests.in_flight == 1, do: read_answer(output), else: output
@@ -202,11 +205,9 @@ defmodule Snakepit.Worker.Output do
 
   # What gives up a request: its time, or if it has all the time there is, the end of its caller.
   defp watch({pid, _tag}, :infinity), do: {:monitor, Process.monitor(pid)}
+  defp watch({_pid, tag}, deadline), do: {:due, deadline, tag}
 
-  defp watch(_from, deadline),
-    do: {:timer, :erlang.start_timer(deadline, self(), :request_timeout, abs: true)}
-
-  defp release({:timer, timer}), do: :erlang.cancel_timer(timer)
+  defp release({:due, _deadline, _tag}), do: true
   defp release({:monitor, monitor}), do: Process.demonitor(monitor)
 
   defp fits?(output, from, operation, data) do
@@ -226,13 +227,38 @@ defmodule Snakepit.Worker.Output do
     end
   end
 
-  @doc "The time of a request is up, or its caller is gone: see `Snakepit.Worker.Requests.expired/2`."
+  @doc "The caller of a request is gone: see `Snakepit.Worker.Requests.expired/2`. Returns those whose answers are late."
   def request_expired(%__MODULE__{} = output, ref) do
     {how, requests} = Requests.expired(output.requests, ref)
-    {how, %{output | requests: requests}}
+    late = if how == :late, do: [ref], else: []
+    {late, %{output | requests: requests}}
   end
 
-  def request_expired(output, _ref), do: {:dropped, output}
+  def request_expired(nil, _ref), do: {[], nil}
+
+  @doc "The alarm has gone off. Returns those requests whose time is up and whose answers are late."
+  def alarm(%__MODULE__{} = output, timer) do
+    case Alarm.went_off(output.alarm, timer) do
+      {:ok, alarm} -> expire_due(%{output | alarm: alarm})
+      # It was set again, or is of a process that there was before.
+      :other -> {[], output}
+    end
+  end
+
+  def alarm(nil, _timer), do: {[], nil}
+
+  defp expire_due(output) do
+    due =
+      for {:due, deadline, _tag} = ref <- Requests.awaited(output.requests), do: {deadline, ref}
+
+    {past, later} = Enum.split_with(due, fn {deadline, _ref} -> Deadline.past?(deadline) end)
+    next = later |> Enum.map(&elem(&1, 0)) |> Enum.min(fn -> :infinity end)
+    output = %{output | alarm: Alarm.set(output.alarm, next)}
+
+    Enum.flat_map_reduce(past, output, fn {_deadline, ref}, output ->
+      request_expired(output, ref)
+    end)
+  end
 
   @doc "Whether the process still owes the answer to that request."
   def owes?(%__MODULE__{requests: requests}, ref), do: Requests.owes?(requests, ref)
@@ -350,9 +376,10 @@ defmodule Snakepit.Worker.Output do
     error = %Error{operation: :request, reason: :worker_down, detail: detail}
     for from <- Requests.callers(output.requests), do: GenServer.reply(from, {:error, error})
     Enum.each(Requests.refs(output.requests), &release/1)
+    Alarm.cancel(output.alarm)
     close = fn source -> source && close_source(source, error) end
     sources = %{source: close.(output.source), error: close.(output.error)}
-    struct!(output, Map.merge(sources, %{input: nil, requests: %Requests{}}))
+    struct!(output, Map.merge(sources, %{input: nil, requests: %Requests{}, alarm: nil}))
   end
 
   defp close_source(source, error) do

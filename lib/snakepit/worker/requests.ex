@@ -53,7 +53,11 @@ defmodule Snakepit.Worker.Requests do
   @spec add(t(), ref(), GenServer.from(), binary()) :: {[iodata()], t()}
   def add(requests, ref, from, data) do
     request = %Request{ref: ref, from: from, data: data}
-    send_next(%{requests | waiting: :queue.in(request, requests.waiting)})
+
+    # With room in flight nobody waits.
+    if map_size(requests.sent) < requests.in_flight,
+      do: send_one(requests, request),
+      else: {[], %{requests | waiting: :queue.in(request, requests.waiting)}}
   end
 
   @doc "The process has written a packet. Returns whose it is, the answer in it, and what is to be sent next."
@@ -119,6 +123,13 @@ defmodule Snakepit.Worker.Requests do
   def callers(%{sent: sent, waiting: waiting}) do
     for({_number, {_ref, from}} <- sent, from != nil, do: from) ++
       for(%{from: from} <- :queue.to_list(waiting), do: from)
+  end
+
+  @doc "The references of those that somebody still waits for."
+  @spec awaited(t()) :: [ref()]
+  def awaited(%{sent: sent, waiting: waiting}) do
+    for({_number, {ref, from}} <- sent, from != nil, do: ref) ++
+      for(%{ref: ref} <- :queue.to_list(waiting), do: ref)
   end
 
   @doc "The references of all requests."

@@ -3,7 +3,7 @@ defmodule Snakepit.Worker.Talk do
 
   # What callers ask of the streams of a worker's process, and the messages that its streams cause.
 
-  alias Snakepit.Worker.{Deadline, Input, Options, Output}
+  alias Snakepit.Worker.{Alarm, Deadline, Input, Options, Output}
 
   @type request ::
           {:write, binary()}
@@ -59,23 +59,25 @@ defmodule Snakepit.Worker.Talk do
   defp do_info({Input, :flush}, output, _options), do: Output.flush(output)
   defp do_info({Input, writer, :written}, output, _options), do: Output.written(output, writer)
 
-  defp do_info({:timeout, timer, :request_timeout}, output, options),
-    do: expired(output, {:timer, timer}, options)
+  defp do_info({:timeout, timer, Alarm}, output, options),
+    do: output |> Output.alarm(timer) |> expired(options)
 
   defp do_info({:timeout, _timer, {:read_timeout, reader}}, output, _options),
     do: Output.reader_gone(output, reader)
 
   # A caller who waited for an answer, or for output.
-  defp do_info({:DOWN, monitor, :process, _caller, _reason}, output, options),
-    do: output |> Output.reader_gone(monitor) |> expired({:monitor, monitor}, options)
+  defp do_info({:DOWN, monitor, :process, _caller, _reason}, output, options) do
+    output
+    |> Output.reader_gone(monitor)
+    |> Output.request_expired({:monitor, monitor})
+    |> expired(options)
+  end
 
   defp do_info(_other, output, _options), do: output
 
-  defp expired(output, request, options) do
-    {how, output} = Output.request_expired(output, request)
-
-    if how == :late,
-      do: Process.send_after(self(), {:answer_due, request}, options.answer_timeout)
+  defp expired({late, output}, options) do
+    for request <- late,
+        do: Process.send_after(self(), {:answer_due, request}, options.answer_timeout)
 
     output
   end

@@ -85,6 +85,17 @@ defmodule Snakepit.Worker.InFlightTest do
     refute_received {_alias, {:ok, _answer}}
   end
 
+  test "the time of one runs out, also if one with less time was asked and answered meanwhile" do
+    options = [in_flight: 4, tag: {:bytes, 2}, answer_timeout: 2_000]
+    {:ok, worker} = echoes(4, options, [2])
+    lost = Task.async(fn -> Worker.request(worker, "lost", 1_000) end)
+    eventually(fn -> in_flight(worker) == 1 end)
+    # Its time is noted before that of the other, whether it is answered within it or not.
+    Worker.request(worker, "soon", 100)
+    capture_log(fn -> assert_receive {:EXIT, ^worker, :unanswered}, 20_000 end)
+    assert {:error, %Error{reason: :timeout}} = Task.await(lost)
+  end
+
   test "in order, the place of a late one stays taken until its answer has come" do
     go = temporary_path("go")
     script = "read a; until [ -e '#{go}' ]; do sleep 0.01; done; echo $a; exec cat"
