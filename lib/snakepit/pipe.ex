@@ -39,10 +39,12 @@ defmodule Snakepit.Pipe do
   @spec read_later(t()) :: term()
   def read_later(pipe), do: send(self(), {:select, pipe, nil, :ready_input})
 
-  @doc "As `read_later/1`, in a millisecond: until then the runtime does not watch the pipe."
+  @doc """
+  Sends the caller `{Snakepit.Pipe, :moment_over, pipe}` in a millisecond: until then the runtime need not watch the
+  pipe.
+  """
   @spec read_in_a_moment(t()) :: reference()
-  def read_in_a_moment(pipe),
-    do: :erlang.send_after(1, self(), {:select, pipe, nil, :ready_input})
+  def read_in_a_moment(pipe), do: :erlang.send_after(1, self(), {__MODULE__, :moment_over, pipe})
 
   @doc """
   Whether there is something to read within so many microseconds. Waits actively: the runtime takes longer to watch

@@ -56,7 +56,26 @@ defmodule Snakepit.Worker.Output do
   defp tag_bytes({:bytes, count}), do: count
   defp tag_bytes(nil), do: nil
 
-  @doc "There is something to read in this pipe."
+  @doc "The runtime says that there is something to read in this pipe."
+  @spec ready_to_read(t(), Pipe.t()) :: t()
+  def ready_to_read(%{source: %{pipe: pipe, moment: moment}} = output, pipe) when moment != nil do
+    # That was an answer, which has been read. The pipe is not watched again before the moment is over.
+    if Requests.idle?(output.requests), do: output, else: read(output, pipe)
+  end
+
+  def ready_to_read(output, pipe), do: read(output, pipe)
+
+  @doc "The worker wanted to look into this pipe again at this time."
+  @spec moment_over(t(), Pipe.t()) :: t()
+  def moment_over(%{source: %{pipe: pipe}} = output, pipe) do
+    {source, output} = Source.moment_over(output.source, output, &deliver/3)
+    with_source(output, source)
+  end
+
+  # Of a process that there was before.
+  def moment_over(output, _pipe), do: output
+
+  @doc "Reads what there is in this pipe, which is watched afterwards."
   @spec read(t(), Pipe.t()) :: t()
   def read(%{source: %{pipe: pipe}} = output, pipe) do
     {source, output} = Source.read(output.source, output, &deliver/3)

@@ -33,7 +33,7 @@ defmodule Snakepit.Worker.Source do
     demand: :all,
     tells_end?: false,
     unawaited: 0,
-    looks_again?: false,
+    moment: nil,
     open?: true,
     ended?: false,
     buffer: %Buffer{},
@@ -42,8 +42,9 @@ defmodule Snakepit.Worker.Source do
   ]
 
   @typedoc """
-  Without a `sink` it is read on demand. `unawaited` is of how many requests the answer is not waited for, and
-  `looks_again?` whether it is read again in a moment, and not watched until then. `fault` is that a line or packet was
+  Without a `sink` it is read on demand. `unawaited` is of how many requests the answer is not waited for. With a
+  `moment` it is read again when that is over, and not watched until then; `:busy` if answers have come since it began.
+  `fault` is that a line or packet was
   too long. `ended?` once those who get it know that nothing will come any more.
   """
   @type t :: %__MODULE__{
@@ -57,7 +58,7 @@ defmodule Snakepit.Worker.Source do
           demand: :all | non_neg_integer(),
           tells_end?: boolean(),
           unawaited: non_neg_integer(),
-          looks_again?: boolean(),
+          moment: nil | :quiet | :busy,
           open?: boolean(),
           ended?: boolean(),
           buffer: Buffer.t(),
@@ -81,9 +82,6 @@ defmodule Snakepit.Worker.Source do
   @spec read(t(), acc, ([binary()], t(), acc -> {t(), acc})) :: {t(), acc} when acc: term()
   def read(source, acc, deliver \\ &put/3)
   def read(%{open?: false} = source, acc, _deliver), do: {source, acc}
-
-  def read(%{looks_again?: true} = source, acc, deliver),
-    do: read(%{source | looks_again?: false}, acc, deliver)
 
   def read(source, acc, deliver) do
     cond do
@@ -134,12 +132,22 @@ defmodule Snakepit.Worker.Source do
 
   # What comes unasked is heard a moment later. To have the runtime watch the pipe between one request and the next one
   # takes as long as all the rest.
-  defp look_again(%{looks_again?: true} = source), do: source
-
-  defp look_again(source) do
+  defp look_again(%{moment: nil} = source) do
     Pipe.read_in_a_moment(source.pipe)
-    %{source | looks_again?: true}
+    %{source | moment: :busy}
   end
+
+  defp look_again(source), do: %{source | moment: :busy}
+
+  @doc "A moment is over: reads what there is, or begins another one if answers have come meanwhile."
+  @spec moment_over(t(), acc, ([binary()], t(), acc -> {t(), acc})) :: {t(), acc}
+        when acc: term()
+  def moment_over(%{moment: :busy, open?: true} = source, acc, _deliver) do
+    Pipe.read_in_a_moment(source.pipe)
+    {%{source | moment: :quiet}, acc}
+  end
+
+  def moment_over(source, acc, deliver), do: read(%{source | moment: nil}, acc, deliver)
 
   defp read_once(source, acc, deliver) do
     case Pipe.read_now(source.pipe) do

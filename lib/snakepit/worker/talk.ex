@@ -3,6 +3,7 @@ defmodule Snakepit.Worker.Talk do
 
   # What callers ask of the streams of a worker's process, and the messages that its streams cause.
 
+  alias Snakepit.Pipe
   alias Snakepit.Worker.{Alarm, Deadline, Input, Options, Output}
 
   @type request ::
@@ -54,7 +55,10 @@ defmodule Snakepit.Worker.Talk do
   defp do_info(_message, nil, _options), do: nil
 
   defp do_info({:select, pipe, _tag, :ready_input}, output, _options),
-    do: Output.read(output, pipe)
+    do: Output.ready_to_read(output, pipe)
+
+  defp do_info({Pipe, :moment_over, pipe}, output, _options),
+    do: Output.moment_over(output, pipe)
 
   defp do_info({Input, :flush}, output, _options), do: Output.flush(output)
   defp do_info({Input, writer, :written}, output, _options), do: Output.written(output, writer)

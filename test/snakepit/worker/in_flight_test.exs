@@ -61,6 +61,20 @@ defmodule Snakepit.Worker.InFlightTest do
         do: assert({:error, %Error{reason: :worker_down}} = answer)
   end
 
+  test "one request after the other does not fill the worker's mailbox" do
+    {:ok, worker} = echoes(4, [])
+    began = System.monotonic_time(:millisecond)
+    :erlang.trace(worker, true, [:receive])
+    for n <- 1..500, do: assert(Worker.request(worker, "#{n}", 20_000) == {:ok, "#{n}"})
+    :erlang.trace(worker, false, [:receive])
+    took_ms = System.monotonic_time(:millisecond) - began
+    {:messages, messages} = Process.info(self(), :messages)
+    moments = for {:trace, ^worker, :receive, {Snakepit.Pipe, :moment_over, _}} <- messages, do: 1
+
+    # They come one after the other, a millisecond each, however many requests there are meanwhile.
+    assert length(moments) <= took_ms + 1
+  end
+
   test "answers in any order, by tag" do
     for bytes <- [1, 2, 8] do
       {:ok, worker} = echoes(4, [in_flight: 16, tag: {:bytes, bytes}], [bytes, 8])
