@@ -5,7 +5,8 @@ defmodule Snakepit.Worker.Output do
   # (`Source`); which of it answers whom (`Requests`); and what goes in (`Input`).
 
   alias Snakepit.{Error, Pipe, Stdio}
-  alias Snakepit.Worker.{Alarm, Deadline, Input, Options, Requests, Source, Sources, Terminal}
+  alias Snakepit.Worker.{Alarm, Deadline, Expiry, Input, Options}
+  alias Snakepit.Worker.{Requests, Source, Sources, Terminal}
   alias Snakepit.Output.{File, Sink, Tail}
 
   @enforce_keys [:kind, :packet]
@@ -119,7 +120,7 @@ defmodule Snakepit.Worker.Output do
   defp deliver([piece | others] = pieces, source, output) do
     case Requests.answered(output.requests, piece) do
       {{ref, from}, answer, next, requests} ->
-        release(ref)
+        Expiry.release(ref)
         if from, do: GenServer.reply(from, {:ok, answer})
         deliver(others, source, send_all(%{output | requests: requests}, next))
 
@@ -203,10 +204,10 @@ defmodule Snakepit.Worker.Output do
     do: output
 
   defp ask_process(output, from, data, deadline) do
-    {next, requests} = Requests.add(output.requests, watch(from, deadline), from, data)
-
-    output =
-      send_all(%{output | requests: requests, alarm: Alarm.set(output.alarm, deadline)}, next)
+    ref = Expiry.watch(from, deadline)
+    {next, requests} = Requests.add(output.requests, ref, from, data)
+    alarm = Alarm.set(output.alarm, deadline)
+    output = send_all(%{output | requests: requests, alarm: alarm}, next)
 
     # Many in flight are worth more if their answers come together.
     if next != [] and requests.in_flight == 1, do: read_answer(output), else: output
@@ -221,13 +222,6 @@ defmodule Snakepit.Worker.Output do
       do: read(output, source.pipe),
       else: output
   end
-
-  # What gives up a request: its time, or if it has all the time there is, the end of its caller.
-  defp watch({pid, _tag}, :infinity), do: {:monitor, Process.monitor(pid)}
-  defp watch({_pid, tag}, deadline), do: {:due, deadline, tag}
-
-  defp release({:due, _deadline, _tag}), do: true
-  defp release({:monitor, monitor}), do: Process.demonitor(monitor)
 
   defp fits?(output, from, operation, data) do
     size = byte_size(data) + if operation == :request, do: output.requests.tag_bytes || 0, else: 0
@@ -245,43 +239,6 @@ defmodule Snakepit.Worker.Output do
       false
     end
   end
-
-  @doc "The caller of a request is gone: see `Snakepit.Worker.Requests.expired/2`. Returns those whose answers are late."
-  def request_expired(%__MODULE__{} = output, ref) do
-    {how, requests} = Requests.expired(output.requests, ref)
-    late = if how == :late, do: [ref], else: []
-    {late, %{output | requests: requests}}
-  end
-
-  def request_expired(nil, _ref), do: {[], nil}
-
-  @doc "The alarm has gone off. Returns those requests whose time is up and whose answers are late."
-  def alarm(%__MODULE__{} = output, timer) do
-    case Alarm.went_off(output.alarm, timer) do
-      {:ok, alarm} -> expire_due(%{output | alarm: alarm})
-      # It was set again, or is of a process that there was before.
-      :other -> {[], output}
-    end
-  end
-
-  def alarm(nil, _timer), do: {[], nil}
-
-  defp expire_due(output) do
-    due =
-      for {:due, deadline, _tag} = ref <- Requests.awaited(output.requests), do: {deadline, ref}
-
-    {past, later} = Enum.split_with(due, fn {deadline, _ref} -> Deadline.past?(deadline) end)
-    next = later |> Enum.map(&elem(&1, 0)) |> Enum.min(fn -> :infinity end)
-    output = %{output | alarm: Alarm.set(output.alarm, next)}
-
-    Enum.flat_map_reduce(past, output, fn {_deadline, ref}, output ->
-      request_expired(output, ref)
-    end)
-  end
-
-  @doc "Whether the process still owes the answer to that request."
-  def owes?(%__MODULE__{requests: requests}, ref), do: Requests.owes?(requests, ref)
-  def owes?(_none, _ref), do: false
 
   defp send_all(output, []), do: output
 
@@ -394,7 +351,7 @@ defmodule Snakepit.Worker.Output do
     if output.input, do: Input.close(output.input)
     error = %Error{operation: :request, reason: :worker_down, detail: detail}
     for from <- Requests.callers(output.requests), do: GenServer.reply(from, {:error, error})
-    Enum.each(Requests.refs(output.requests), &release/1)
+    Enum.each(Requests.refs(output.requests), &Expiry.release/1)
     Alarm.cancel(output.alarm)
     close = fn source -> source && close_source(source, error) end
     sources = %{source: close.(output.source), error: close.(output.error)}

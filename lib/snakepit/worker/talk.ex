@@ -4,7 +4,7 @@ defmodule Snakepit.Worker.Talk do
   # What callers ask of the streams of a worker's process, and the messages that its streams cause.
 
   alias Snakepit.Pipe
-  alias Snakepit.Worker.{Alarm, Deadline, Input, Options, Output}
+  alias Snakepit.Worker.{Alarm, Deadline, Expiry, Input, Options, Output}
 
   @type request ::
           {:write, binary()}
@@ -47,7 +47,7 @@ defmodule Snakepit.Worker.Talk do
   @doc "Deals with a message."
   @spec info(term(), Output.t() | nil, Options.t()) :: answer()
   def info({:answer_due, request}, output, _options) do
-    if Output.owes?(output, request), do: {:fault, :unanswered, output}, else: {:ok, output}
+    if Expiry.owes?(output, request), do: {:fault, :unanswered, output}, else: {:ok, output}
   end
 
   def info(message, output, options), do: message |> do_info(output, options) |> answer()
@@ -64,7 +64,7 @@ defmodule Snakepit.Worker.Talk do
   defp do_info({Input, writer, :written}, output, _options), do: Output.written(output, writer)
 
   defp do_info({:timeout, timer, Alarm}, output, options),
-    do: output |> Output.alarm(timer) |> expired(options)
+    do: output |> Expiry.alarm(timer) |> expired(options)
 
   defp do_info({:timeout, _timer, {:read_timeout, reader}}, output, _options),
     do: Output.reader_gone(output, reader)
@@ -73,7 +73,7 @@ defmodule Snakepit.Worker.Talk do
   defp do_info({:DOWN, monitor, :process, _caller, _reason}, output, options) do
     output
     |> Output.reader_gone(monitor)
-    |> Output.request_expired({:monitor, monitor})
+    |> Expiry.caller_gone(monitor)
     |> expired(options)
   end
 
