@@ -78,6 +78,7 @@ defmodule Snakepit.MixProject do
           Snakepit.HeartbeatMonitor.Health,
           Snakepit.Command,
           Snakepit.Result,
+          Snakepit.Usage,
           Snakepit.Error
         ],
         "Setting up and testing": [

@@ -191,6 +191,14 @@ defmodule Snakepit.Guardian do
   @spec output_tail(child()) :: {:ok, binary()} | {:error, Error.t()}
   def output_tail(%{id: id}), do: call({:tail, id}, :output_tail)
 
+  # The pids that everything in the tree of a child is below of, each with its start or 0; and the processor time of
+  # adopted processes that have ended, in microseconds.
+  @doc false
+  @spec roots(child()) ::
+          {:ok, [{pos_integer(), non_neg_integer()}], {non_neg_integer(), non_neg_integer()}}
+          | {:error, Error.t()}
+  def roots(%{id: id}), do: call({:roots, id}, :usage)
+
   @doc """
   Returns how many children run, how many wait at the gate, and how many processes the guardian has adopted.
   """

@@ -251,6 +251,11 @@ defmodule Snakepit.Native do
   @spec wire_decode(binary()) :: {:ok, tuple()} | {:error, :malformed}
   def wire_decode(_frame), do: unloaded()
 
+  # Reads some files of `/proc` for each process of the tree. `roots` are pids with their start, or 0.
+  @spec tree_usage(identity(), [{integer(), non_neg_integer()}], boolean(), boolean()) ::
+          {:ok, [map()]} | error()
+  def tree_usage(_leader, _roots, _proportional, _arguments), do: unloaded()
+
   # May ask the network.
   @spec user_lookup(String.t()) :: {:ok, {integer(), integer(), [integer()]}} | error()
   def user_lookup(_name), do: unloaded()

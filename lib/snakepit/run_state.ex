@@ -86,6 +86,9 @@ defmodule Snakepit.RunState do
       has ended, or of which nothing has been heard for a week
     * `found`, `killed`, `gone` - processes that were still there, workers and everything below them; those of them
       that did not end when asked; and those that are gone
+    * `usage` - what its processes have used, as far as the guardian has waited for them: `user_us` and `system_us`,
+      microseconds of CPU time, and `max_rss_kb`, the most memory that one of them had. It is missing if the guardian was
+      killed as well, and after a guardian was lost it is that of the last one
     * `state` - how far the run came
     * `clean_shutdown` - whether the application was stopped in order, and left nothing behind
 

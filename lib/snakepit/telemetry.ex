@@ -83,7 +83,8 @@ defmodule Snakepit.Telemetry do
   |---|---|---|---|
   | `count` | 1 | `worker_id`, `os_pid` | its worker, and its OS pid |
   | `uptime_ms` | since the worker began to start it | `exit_code` | its status, `nil` if a signal ended it |
-  | | | `exit_signal` | the signal that ended it, or `nil` |
+  | `user_us`, `system_us` | microseconds of CPU time, with those of the children that it had waited for; missing if the guardian was lost | `exit_signal` | the signal that ended it, or `nil` |
+  | `max_rss_kb` | the most memory that one of them had | | |
   | | | `reason` | what the worker exits with |
   | | | `output_tail` | the end of what it wrote |
 

@@ -175,7 +175,7 @@ defmodule Snakepit.Worker do
   `Application.stop/1` of your application alone cannot be noticed in time; see `Snakepit.prep_stop/1`.
   """
 
-  alias Snakepit.{Error, Guardian, HeartbeatMonitor, ProcessKiller}
+  alias Snakepit.{Error, Guardian, HeartbeatMonitor, ProcessKiller, Usage}
   alias Snakepit.Worker.{Deadline, Info, Options, Server, Terminal}
 
   # What a supervisor waits beyond the grace period: for the tree to vanish after SIGKILL.
@@ -196,6 +196,15 @@ defmodule Snakepit.Worker do
       default: nil,
       shown: "its `:stop_timeout`",
       doc: "how many milliseconds it has until SIGKILL"
+    ]
+  ]
+
+  @usage [
+    pss: [
+      type: :boolean,
+      default: false,
+      doc:
+        "also the share of memory that counts for these processes alone; that takes longer, the more memory they have"
     ]
   ]
 
@@ -247,13 +256,15 @@ defmodule Snakepit.Worker do
   def os_pid!(worker), do: bang!(os_pid(worker))
 
   @doc """
-  Returns a map with `:id`, `:os_pid`, `:cmd`, `:uptime_ms`, and `:heartbeat`, the health that
-  `Snakepit.HeartbeatMonitor.get_health_status/1` returns, or `nil`.
+  Returns a map with `:id`, `:os_pid`, `:cmd`, `:uptime_ms`, `:heartbeat`, the health that
+  `Snakepit.HeartbeatMonitor.get_health_status/1` returns, or `nil`, and `:usage`, see `usage/2`.
   """
   @spec info(worker()) :: {:ok, Info.t()} | {:error, Error.t()}
   def info(worker) do
-    with {:ok, {%Info{} = info, monitor}} <- call(worker, :info, :info),
-         do: {:ok, %{info | heartbeat: health(monitor)}}
+    with {:ok, {%Info{} = info, monitor, child}} <- call(worker, :info, :info) do
+      usage = with {:ok, usage} <- Usage.of(child, false), do: usage, else: (_gone -> nil)
+      {:ok, %{info | heartbeat: health(monitor), usage: usage}}
+    end
   end
 
   @doc "As `info/1`; raises if there is no such worker."
@@ -267,6 +278,35 @@ defmodule Snakepit.Worker do
     HeartbeatMonitor.get_health_status(monitor)
   catch
     :exit, _reason -> nil
+  end
+
+  @doc """
+  Returns what its process and everything that it has started use: processor time, memory, descriptors, input and output.
+  The worker itself is not kept waiting.
+
+      iex> {:ok, worker} = Snakepit.Worker.start_link(cmd: ["sh", "-c", "sleep 60 & wait"])
+      iex> {:ok, usage} = Snakepit.Worker.usage(worker)
+      iex> usage.processes in 1..2 and usage.rss_bytes > 0
+      true
+      iex> Snakepit.Worker.stop(worker)
+      :ok
+
+  ## Options
+
+  #{Snakepit.Options.docs(@usage)}
+
+  """
+  @spec usage(worker(), keyword()) :: {:ok, Usage.t()} | {:error, Error.t()}
+  def usage(worker, opts \\ []) do
+    %{pss: pss?} = Snakepit.Options.validate!(opts, @usage)
+    with {:ok, {child, _scope}} <- call(worker, :child, :usage), do: Usage.of(child, pss?)
+  end
+
+  @doc "As `usage/2`, for each process by itself."
+  @spec processes(worker(), keyword()) :: {:ok, [Usage.os_process()]} | {:error, Error.t()}
+  def processes(worker, opts \\ []) do
+    %{pss: pss?} = Snakepit.Options.validate!(opts, @usage)
+    with {:ok, {child, _scope}} <- call(worker, :child, :usage), do: Usage.processes(child, pss?)
   end
 
   @doc """

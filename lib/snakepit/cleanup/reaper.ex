@@ -249,6 +249,7 @@ defmodule Snakepit.Cleanup.Reaper do
       counts
       |> Map.take([:found, :killed, :gone, :ambiguous])
       |> Map.merge(%{terminated_by: by, ended_at: DeadRun.ended_at(dead, obituary)})
+      |> Map.merge(History.usage(obituary))
 
     History.close(dead.directory, record(dead, obituary), ending)
   end
@@ -319,7 +320,7 @@ defmodule Snakepit.Cleanup.Reaper do
     for process <- obituary.processes do
       Telemetry.execute(
         [:snakepit, :watchdog, :process_terminated],
-        %{count: 1, termination_duration_ms: process.after_ms},
+        Map.merge(%{count: 1, termination_duration_ms: process.after_ms}, process.usage),
         %{
           worker_id: process.worker_id,
           method: if(process.killed, do: :sigkill, else: :sigterm),

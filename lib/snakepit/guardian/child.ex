@@ -20,7 +20,9 @@ defmodule Snakepit.Guardian.Child do
     # Whether somebody has asked for the end of all children, and so of this one.
     asked?: false,
     stopping: [],
-    reading: []
+    reading: [],
+    # Callers that want to look at its tree.
+    looking: []
   ]
 
   @type t :: %__MODULE__{phase: :assigned | :released | :running | :exited | :failed}
@@ -51,6 +53,7 @@ defmodule Snakepit.Guardian.Child do
 
     releasing ++
       for(from <- child.stopping, do: {:stop, from}) ++
-      for(from <- child.reading, do: {:output_tail, from})
+      for(from <- child.reading, do: {:output_tail, from}) ++
+      for(from <- child.looking, do: {:usage, from})
   end
 end

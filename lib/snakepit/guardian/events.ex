@@ -86,6 +86,13 @@ defmodule Snakepit.Guardian.Events do
     end)
   end
 
+  def handle({:roots, id, roots, ended}, state) do
+    Children.update(state, id, fn child ->
+      for from <- child.looking, do: GenServer.reply(from, {:ok, roots, ended})
+      %{child | looking: []}
+    end)
+  end
+
   def handle({:info, info}, state) do
     for from <- state.asking.info, do: GenServer.reply(from, {:ok, info})
     put_in(state.asking.info, [])

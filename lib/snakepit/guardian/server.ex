@@ -170,6 +170,17 @@ defmodule Snakepit.Guardian.Server do
     end
   end
 
+  defp answer({:roots, id}, from, state) do
+    case state.children do
+      %{^id => child} ->
+        Wire.command(state.port, {:roots, id})
+        {:noreply, Children.put(state, %{child | looking: [from | child.looking]})}
+
+      _gone ->
+        {:reply, {:error, %Error{operation: :usage, reason: :esrch}}, state}
+    end
+  end
+
   defp answer({:stop_all, _timeout_ms, _strict?} = request, from, state),
     do: {:noreply, Events.stop_all(state, from, request)}
 

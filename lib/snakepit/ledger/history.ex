@@ -12,6 +12,7 @@ defmodule Snakepit.Ledger.History do
 
   @typedoc "How a run has ended, when, and how many of its processes were found, killed and gone then."
   @type ending :: %{
+          optional(:usage) => map(),
           terminated_by: atom(),
           ended_at: integer(),
           found: non_neg_integer(),
@@ -48,6 +49,11 @@ defmodule Snakepit.Ledger.History do
       drop([closed | earlier], data_dir, keep)
     end
   end
+
+  @doc "Returns what the record of a run says of the resources that its processes have used, by its obituary."
+  @spec usage(map() | nil) :: %{optional(:usage) => map()}
+  def usage(nil), do: %{}
+  def usage(%{usage: usage}), do: %{usage: usage}
 
   @doc "Returns all closed runs of a data directory, newest first. Corrupt files are left out."
   @spec list(Path.t()) :: [map()]

@@ -284,6 +284,9 @@ defmodule Snakepit.Pool.PIDLedger do
       }
 
       RunState.put_ending(Map.take(ending, [:terminated_by, :found, :killed, :ambiguous]))
+      # Order: the guardian has written it, and ended, before this process was told to.
+      usage = state.run.directory |> Native.obituary_read() |> History.usage()
+      ending = Map.merge(ending, usage)
       History.close(state.run.directory, record, ending, state.config.history.keep)
     end
   end

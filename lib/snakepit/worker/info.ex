@@ -7,19 +7,23 @@ defmodule Snakepit.Worker.Info do
     * `:cmd` - the program and its arguments
     * `:uptime_ms` - how long the process has run
     * `:heartbeat` - a `Snakepit.HeartbeatMonitor.Health`, or `nil` without heartbeats
+    * `:usage` - a `Snakepit.Usage`: what the process and everything that it has started use; `nil` if they have just
+      ended
 
   """
 
   alias Snakepit.HeartbeatMonitor.Health
+  alias Snakepit.Usage
 
   @enforce_keys [:id, :os_pid, :cmd, :uptime_ms]
-  defstruct [:id, :os_pid, :cmd, :uptime_ms, :heartbeat]
+  defstruct [:id, :os_pid, :cmd, :uptime_ms, :heartbeat, :usage]
 
   @type t :: %__MODULE__{
           id: String.t(),
           os_pid: pos_integer(),
           cmd: [String.t()],
           uptime_ms: non_neg_integer(),
-          heartbeat: Health.t() | nil
+          heartbeat: Health.t() | nil,
+          usage: Usage.t() | nil
         }
 end

@@ -72,7 +72,7 @@ defmodule Snakepit.Worker.News do
 
     Telemetry.execute(
       [:snakepit, :process, :terminated],
-      %{count: 1, uptime_ms: uptime},
+      Map.merge(%{count: 1, uptime_ms: uptime}, used(exit)),
       %{
         worker_id: worker.options.id,
         os_pid: worker.child.os_pid,
@@ -104,6 +104,10 @@ defmodule Snakepit.Worker.News do
       true -> :ok
     end
   end
+
+  # Of a process that nobody could wait for, nothing is known.
+  defp used(nil), do: %{}
+  defp used(exit), do: Map.take(exit, [:user_us, :system_us, :max_rss_kb])
 
   @doc "Describes what a process that ended by itself had left behind, after a description of its end."
   @spec left_behind(%{left: non_neg_integer()}) :: String.t()

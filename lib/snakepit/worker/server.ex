@@ -186,7 +186,7 @@ defmodule Snakepit.Worker.Server do
       uptime_ms: now() - worker.started_at
     }
 
-    {:reply, {:ok, {info, worker.monitor}}, worker}
+    {:reply, {:ok, {info, worker.monitor, worker.child}}, worker}
   end
 
   def handle_call(:output_tail, _from, worker),

@@ -172,12 +172,12 @@ fn open_child(pid: i32, parent: Pid) -> Option<Descendant> {
 
 /// Looks up the children of any process: from the kernel's lists, or from one pass over the process table.
 #[derive(Default)]
-struct Lists {
+pub(crate) struct Lists {
     table: Option<HashMap<i32, Vec<i32>>>,
 }
 
 impl Lists {
-    fn children_of(&mut self, pid: Pid) -> Vec<i32> {
+    pub(crate) fn children_of(&mut self, pid: Pid) -> Vec<i32> {
         if self.table.is_none() {
             match os::children_of(pid) {
                 Ok(Some(children)) => return children,

@@ -24,6 +24,7 @@
 //! | [`guardian`] | which processes are guardians, and of which runs |
 //! | [`dead_runs`] | what dead runs have left behind, found and ended |
 //! | [`terminal`] | what a person's terminal was set to |
+//! | `usage` | what the processes of one tree use (Linux) |
 //! | [`self_test`] | what this place lets a process do |
 
 pub mod account;
@@ -65,6 +66,8 @@ pub mod terminal;
 #[cfg(target_os = "linux")]
 pub mod threads;
 pub mod tree;
+#[cfg(target_os = "linux")]
+pub mod usage;
 pub mod wire;
 
 pub use error::Error;

@@ -27,6 +27,28 @@ pub struct Obituary {
     pub processes: Vec<Ended>,
     /// Pids that are still there.
     pub survivors: Vec<i64>,
+    /// What all processes have used that this guardian has waited for, while the BEAM lived too.
+    pub used: Used,
+}
+
+/// What the kernel has counted for processes that have ended, and for those that they had waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Used {
+    /// Microseconds of processor time in user mode.
+    pub user_us: u64,
+    /// Microseconds of processor time in the kernel.
+    pub system_us: u64,
+    /// The most memory that one of them had, in kilobytes.
+    pub max_rss_kb: u64,
+}
+
+impl Used {
+    /// Adds a process that has ended.
+    pub fn add(&mut self, exit: &wire::Exit) {
+        self.user_us = self.user_us.saturating_add(exit.user_us);
+        self.system_us = self.system_us.saturating_add(exit.system_us);
+        self.max_rss_kb = self.max_rss_kb.max(exit.max_rss_kb);
+    }
 }
 
 /// How one process ended.
@@ -40,6 +62,8 @@ pub struct Ended {
     pub killed: bool,
     /// From the death of the BEAM until it was gone; until all were, if its own parent has reaped it.
     pub after_ms: u64,
+    /// What it has used; nothing, if its own parent has reaped it.
+    pub used: Used,
 }
 
 /// `rename(2)` of a whole file into place. It is not synced: after a power loss nothing reads it, because no

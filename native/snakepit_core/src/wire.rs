@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 /// Changes with every change of a type in this file.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// What a connection to the guardian's listener begins with if descriptors are passed over it, where others have
 /// the token of the child that they are for.
@@ -93,6 +93,11 @@ pub enum Request {
     },
     /// Asks for the last output of a child. Answered by `Tail`.
     Tail {
+        /// The child.
+        id: u64,
+    },
+    /// Asks who of a child's tree are the guardian's own children. Answered by `Roots`.
+    Roots {
         /// The child.
         id: u64,
     },
@@ -358,6 +363,17 @@ pub enum Event {
         id: u64,
         /// The end of its output.
         tail: ByteBuf,
+    },
+    /// Answer to `Roots`.
+    Roots {
+        /// The child.
+        id: u64,
+        /// Pids that everything else of the tree is below of, and when each started; 0 if that is not known.
+        roots: Vec<(i64, u64)>,
+        /// Microseconds of processor time in user mode, of adopted processes that have ended.
+        user_us: u64,
+        /// The same in the kernel.
+        system_us: u64,
     },
     /// Answer to `Info`.
     Info {

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_bytes::ByteBuf;
-use snakepit_core::obituary::{Ended, Obituary};
+use snakepit_core::obituary::{Ended, Obituary, Used};
 use snakepit_core::wire::{Event, Exit, Hello, MAX_FRAME, Request, Spawn, decode, encode};
 use snakepit_core::{Identity, adopted, journal};
 
@@ -88,7 +88,8 @@ fn samples() -> Vec<Vec<u8>> {
         ahead: 1,
         first_id: 1,
     };
-    let ended = Ended { worker_id: "w".into(), pid: 1, killed: true, after_ms: 1 };
+    let used = Used::default();
+    let ended = Ended { worker_id: "w".into(), pid: 1, killed: true, after_ms: 1, used };
     let obituary =
         Obituary { processes: vec![ended; 2], survivors: vec![1, 2], ..Obituary::default() };
     vec![

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_bytes::ByteBuf;
 use snakepit_core::Signal;
+use snakepit_core::obituary::Used;
 use snakepit_core::run_id::RunId;
 use snakepit_core::wire::{self, Exit, Hello, Request, Step};
 use tracing::{info, warn};
@@ -31,6 +32,10 @@ pub struct Machine {
     ahead: Ahead,
     stop_all: Option<StopAll>,
     shutdown: Option<Shutdown>,
+    /// Trees that somebody wants to look at.
+    asked_for_roots: Vec<u64>,
+    /// What all have used that were reaped.
+    used: Used,
     /// When the list of children is read although nothing has happened.
     list_at: Option<Time>,
     list_failing: bool,
@@ -48,6 +53,8 @@ impl Machine {
             ahead: Ahead::new(hello.ahead),
             stop_all: None,
             shutdown: None,
+            asked_for_roots: Vec::new(),
+            used: Used::default(),
             list_at: None,
             list_failing: false,
             done: false,
@@ -107,6 +114,7 @@ impl Machine {
             self.out.send(wire::Event::Ready { id, pid: pid.into(), identity });
         }
         let due = self.list_at.is_some_and(|at| at <= now)
+            || !self.asked_for_roots.is_empty()
             || self.stop_all.as_ref().is_some_and(StopAll::is_over);
         if self.trees.wants_list(now) || due {
             self.list_at = None;
@@ -198,6 +206,7 @@ impl Machine {
                     self.finish(one);
                 }
                 self.answer_stop_all();
+                self.describe_roots();
                 self.conclude(now);
             }
             Event::ListFailed => {
@@ -207,8 +216,12 @@ impl Machine {
                     );
                 }
                 self.trees.not_listed(now, LIST_RETRY);
+                self.describe_roots();
             }
-            Event::ListUnsettled => self.trees.not_listed(now, UNSETTLED_RETRY),
+            Event::ListUnsettled => {
+                self.trees.not_listed(now, UNSETTLED_RETRY);
+                self.describe_roots();
+            }
             Event::Walked { tree, purpose: Purpose::Count, members } => {
                 if let Some(shutdown) = &mut self.shutdown {
                     let below = members.iter().map(|member| member.pid);
@@ -273,6 +286,8 @@ impl Machine {
             }
             Request::Ping => self.out.send(wire::Event::Pong),
             Request::Tail { id } => self.out.push(Action::SendTail { id }),
+            // What was adopted a moment ago is known when the list was read.
+            Request::Roots { id } => self.asked_for_roots.push(id),
             Request::Info => {
                 let counts = self.children.counts();
                 self.out.send(wire::Event::Info {
@@ -375,14 +390,15 @@ impl Machine {
     }
 
     fn reaped(&mut self, now: Time, pid: i32, exit: Exit) {
+        self.used.add(&exit);
         let Some(id) = self.children.id_of(pid) else {
             let death = self.trees.member_reaped(now, pid, &exit);
-            self.record_death(now, pid, death);
+            self.record_death(now, pid, death, &exit);
             return;
         };
         let Some(child) = self.children.remove(id) else { return };
         let death = self.trees.leader_reaped(now, id, &exit);
-        self.record_death(now, pid, death);
+        self.record_death(now, pid, death, &exit);
         match child.state {
             ChildState::Running | ChildState::Released => {
                 self.out.push(Action::SendExited { id, exit });
@@ -402,13 +418,15 @@ impl Machine {
         self.out.push(Action::Drop { id });
     }
 
-    fn record_death(&mut self, now: Time, pid: i32, death: Option<Death>) {
+    fn record_death(&mut self, now: Time, pid: i32, death: Option<Death>, exit: &Exit) {
         let Some(death) = death else { return };
         if let Some(stop_all) = &mut self.stop_all {
             stop_all.record_death(&death);
         }
         if let Some(shutdown) = &mut self.shutdown {
-            shutdown.record_death(now, pid, &death);
+            let mut used = Used::default();
+            used.add(exit);
+            shutdown.record_death(now, pid, &death, used);
         }
     }
 
@@ -420,6 +438,13 @@ impl Machine {
         }
         if let Some(stop_all) = &mut self.stop_all {
             stop_all.finish(finished);
+        }
+    }
+
+    /// Order: after the list was read, or could not be, so that nobody waits for it.
+    fn describe_roots(&mut self) {
+        for id in std::mem::take(&mut self.asked_for_roots) {
+            self.out.send(self.trees.describe_roots(id));
         }
     }
 
@@ -447,7 +472,7 @@ impl Machine {
     fn conclude_with(&mut self, now: Time, survivors: Vec<i64>) {
         let Some(shutdown) = self.shutdown.take() else { return };
         let (run_id, beam_pid) = (self.hello.run_id.clone(), self.hello.beam_pid);
-        let obituary = shutdown.obituary(now, run_id, beam_pid, survivors);
+        let obituary = shutdown.obituary(now, run_id, beam_pid, survivors, self.used);
         self.done = true;
         self.out.push(Action::Conclude(Box::new(obituary)));
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use snakepit_core::obituary::{Ended, Obituary};
+use snakepit_core::obituary::{Ended, Obituary, Used};
 use snakepit_core::wire;
 
 use crate::event::Time;
@@ -76,11 +76,11 @@ impl Shutdown {
     }
 
     /// Records a process that has ended.
-    pub fn record_death(&mut self, now: Time, pid: i32, death: &Death) {
+    pub fn record_death(&mut self, now: Time, pid: i32, death: &Death, used: Used) {
         let after_ms = milliseconds(now.saturating_sub(self.since));
         let worker_id = death.worker_id.clone();
         self.descendants.remove(&pid);
-        self.ended.push(Ended { worker_id, pid: pid.into(), killed: death.killed, after_ms });
+        self.ended.push(Ended { worker_id, pid: pid.into(), killed: death.killed, after_ms, used });
     }
 
     /// Returns what is to be written when nothing is left but these.
@@ -90,6 +90,7 @@ impl Shutdown {
         run_id: String,
         beam_pid: i64,
         survivors: Vec<i64>,
+        used: Used,
     ) -> Obituary {
         let duration_ms = milliseconds(now.saturating_sub(self.since));
         let mut processes = self.ended;
@@ -100,6 +101,7 @@ impl Shutdown {
                 pid: pid.into(),
                 killed: false,
                 after_ms: duration_ms,
+                used: Used::default(),
             }));
         }
         Obituary {
@@ -110,6 +112,7 @@ impl Shutdown {
             duration_ms,
             processes,
             survivors,
+            used,
         }
     }
 }

@@ -52,6 +52,8 @@ pub struct Tree {
     pub members: Vec<i32>,
     /// How many adopted processes died of SIGKILL.
     pub killed: u64,
+    /// Processor time of adopted processes that have ended, in user mode and in the kernel.
+    pub ended_us: (u64, u64),
     /// How far its end is.
     pub phase: Phase,
     /// When something is to be done.
@@ -74,6 +76,7 @@ impl Tree {
             policy,
             members: Vec::new(),
             killed: 0,
+            ended_us: (0, 0),
             phase: Phase::Running,
             timer: None,
             armed: None,

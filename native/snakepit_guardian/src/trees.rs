@@ -15,7 +15,7 @@ use std::time::Duration;
 use snakepit_core::Signal;
 use snakepit_core::lineage::Lineage;
 use snakepit_core::run_id::RunId;
-use snakepit_core::wire::{Exit, Scope, StopPolicy};
+use snakepit_core::wire::{self, Exit, Scope, StopPolicy};
 use tracing::info;
 
 use crate::event::{Action, Actions, Adoptee, Member, Purpose, Time};
@@ -128,6 +128,16 @@ impl Trees {
     /// Returns the guardian's children in a tree, which may be gone.
     pub fn roots_of(&self, id: u64) -> Vec<i32> {
         self.by_id.get(&id).map(Tree::roots).unwrap_or_default()
+    }
+
+    /// Returns the answer for one who wants to look at a tree, which may be gone.
+    pub fn describe_roots(&self, id: u64) -> wire::Event {
+        let Some(tree) = self.by_id.get(&id) else {
+            return wire::Event::Roots { id, roots: Vec::new(), user_us: 0, system_us: 0 };
+        };
+        let start = |pid| self.adopted.get(&pid).map_or(0, |adopted| adopted.member.start);
+        let roots = tree.roots().into_iter().map(|pid| (pid.into(), start(pid))).collect();
+        wire::Event::Roots { id, roots, user_us: tree.ended_us.0, system_us: tree.ended_us.1 }
     }
 
     /// Returns the worker of a tree.
@@ -255,6 +265,8 @@ impl Trees {
         tree.members.retain(|member| *member != pid);
         let killed = died_of_kill(exit) && matches!(tree.phase, Phase::Killing(_));
         tree.killed += u64::from(killed);
+        tree.ended_us.0 += exit.user_us;
+        tree.ended_us.1 += exit.system_us;
         tree.resume_killing(now);
         // Its children are the guardian's from now on. In a tree that ends they are signalled at once.
         let worker_id = tree.worker_id.to_string();

@@ -10,7 +10,7 @@ use snakepit_core::dead_runs::{CleanupReport, DeadRun, RunCleanup};
 use snakepit_core::identity::Origin;
 use snakepit_core::journal::{Contents, Journal};
 use snakepit_core::lock::Lock;
-use snakepit_core::obituary::{Ended, Obituary};
+use snakepit_core::obituary::{Ended, Obituary, Used};
 use snakepit_core::queue::Queue;
 use snakepit_core::run::RunMember;
 use snakepit_core::run_id::RunId;
@@ -22,7 +22,7 @@ mod atoms {
     rustler::atoms! {
         entries, ignored, found, stopped, killed, ambiguous, doubtful, survivors, runs, strays,
         run_id, beam_pid, detected_at, detected_by, duration_ms, processes, worker_id, os_pid,
-        after_ms, identity,
+        after_ms, identity, usage, user_us, system_us, max_rss_kb,
     }
 }
 
@@ -190,7 +190,7 @@ impl Encoder for ObituaryTerm {
     fn encode<'a>(&self, env: Env<'a>) -> Term<'a> {
         let obituary = &self.0;
         let processes: Vec<_> = obituary.processes.iter().map(|one| ended(env, one)).collect();
-        let pairs: [(Atom, Term); 7] = [
+        let pairs: [(Atom, Term); 8] = [
             (atoms::run_id(), obituary.run_id.encode(env)),
             (atoms::beam_pid(), obituary.beam_pid.encode(env)),
             (atoms::detected_at(), obituary.detected_at.encode(env)),
@@ -198,6 +198,7 @@ impl Encoder for ObituaryTerm {
             (atoms::duration_ms(), obituary.duration_ms.encode(env)),
             (atoms::processes(), processes.encode(env)),
             (atoms::survivors(), obituary.survivors.encode(env)),
+            (atoms::usage(), used(env, obituary.used)),
         ];
         map(env, &pairs)
     }
@@ -209,6 +210,16 @@ fn ended<'a>(env: Env<'a>, ended: &Ended) -> Term<'a> {
         (atoms::os_pid(), ended.pid.encode(env)),
         (atoms::killed(), ended.killed.encode(env)),
         (atoms::after_ms(), ended.after_ms.encode(env)),
+        (atoms::usage(), used(env, ended.used)),
+    ];
+    map(env, &pairs)
+}
+
+fn used(env: Env, used: Used) -> Term {
+    let pairs = [
+        (atoms::user_us(), used.user_us.encode(env)),
+        (atoms::system_us(), used.system_us.encode(env)),
+        (atoms::max_rss_kb(), used.max_rss_kb.encode(env)),
     ];
     map(env, &pairs)
 }

@@ -8,6 +8,7 @@
 //! | `pipe`, `lines` | pipes to and from programs, and what comes through them |
 //! | `channel` | connections over which descriptors go to the guardian |
 //! | `terminal` | terminals of programs, and the one of this BEAM |
+//! | `usage` | what the processes of a tree use |
 //! | `self_test` | what this place allows |
 //!
 //! `terms`, `ledger_terms` and `wire_terms` encode and decode.
@@ -27,6 +28,7 @@ mod pipe;
 mod self_test;
 mod terminal;
 mod terms;
+mod usage;
 mod wire_terms;
 
 use std::collections::HashSet;

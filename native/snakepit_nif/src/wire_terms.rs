@@ -16,7 +16,7 @@ mod atoms {
         welcome, refused, unable, ready, fork_failed, started, failed, exited, tree_gone, all_gone, tail,
         info, log, status, signal, core, user_us, system_us, max_rss_kb, children, ahead, adopted,
         fork, stdio, descriptors, nice, rlimits, oom_score_adj, groups, group, user, cd, execve, cap_kill,
-        error, warn, debug, pong,
+        error, warn, debug, pong, roots,
     }
 }
 
@@ -32,6 +32,7 @@ pub enum RequestTerm {
     Signal(u64, SignalTerm, ScopeTerm),
     StopAll(u64, bool),
     Tail(u64),
+    Roots(u64),
     Info,
     Ping,
 }
@@ -197,6 +198,7 @@ impl From<RequestTerm> for Request {
             }
             RequestTerm::StopAll(grace_ms, strict) => Self::StopAll { grace_ms, strict },
             RequestTerm::Tail(id) => Self::Tail { id },
+            RequestTerm::Roots(id) => Self::Roots { id },
             RequestTerm::Info => Self::Info,
             RequestTerm::Ping => Self::Ping,
         }
@@ -284,6 +286,9 @@ impl Encoder for EventTerm {
                 (atoms::all_gone(), *stopped, *killed, survivors).encode(env)
             }
             Event::Tail { id, tail } => (atoms::tail(), *id, bytes(tail)).encode(env),
+            Event::Roots { id, roots, user_us, system_us } => {
+                (atoms::roots(), *id, roots, (*user_us, *system_us)).encode(env)
+            }
             Event::Info { children, ahead, adopted } => {
                 let pairs = [
                     (atoms::children(), children.encode(env)),

@@ -1,6 +1,6 @@
 //! The guardian's last words, which are one message in a file.
 
-use snakepit_core::obituary::{Ended, Obituary};
+use snakepit_core::obituary::{Ended, Obituary, Used};
 use snakepit_core::wire::{decode, encode};
 
 use super::script::Script;
@@ -19,6 +19,7 @@ pub fn obituary(script: &mut Script) -> Obituary {
         detected_at: script.signed(),
         detected_by: text(script),
         duration_ms: script.number(),
+        used: used(script),
         ..Obituary::default()
     };
     while !script.is_over() {
@@ -30,10 +31,16 @@ pub fn obituary(script: &mut Script) -> Obituary {
                 pid: script.signed(),
                 killed: script.byte() % 2 == 0,
                 after_ms: script.number(),
+                used: used(script),
             });
         }
     }
     obituary
+}
+
+fn used(script: &mut Script) -> Used {
+    let [user_us, system_us, max_rss_kb] = [(); 3].map(|()| script.number());
+    Used { user_us, system_us, max_rss_kb }
 }
 
 fn text(script: &mut Script) -> String {

@@ -58,6 +58,26 @@ pub(crate) fn inspect(pid: Pid, columns: Columns) -> Result<Option<Entry>, Errno
     read_entry(proc.as_fd(), &name, columns, &mut Vec::with_capacity(4096))
 }
 
+/// The directory of a process, through which its files are read with [`read_of`].
+pub(crate) fn open_directory(pid: Pid) -> Result<OwnedFd, Errno> {
+    open(format!("/proc/{pid}").as_str(), PLACE, Mode::empty())
+}
+
+/// Replaces `buffer` by the beginning of a file of a process, `limit` bytes at most.
+pub(crate) fn read_of(
+    process: &OwnedFd,
+    name: &CStr,
+    limit: usize,
+    buffer: &mut Vec<u8>,
+) -> Result<(), Errno> {
+    read_start(process, name, limit.min(LIMIT), buffer)
+}
+
+/// Whether the process of a directory has not been reaped.
+pub(crate) fn reads_stat(process: &OwnedFd) -> bool {
+    read_file(process, c"stat", &mut Vec::with_capacity(512)).is_ok()
+}
+
 /// The soft limit of `RLIMIT_LOCKS`; `None` if it is unlimited or the process gone.
 ///
 /// `prlimit(2)` reads it also of a process that `/proc` hides, but not of another user's; of that one
