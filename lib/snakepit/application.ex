@@ -7,11 +7,23 @@ defmodule Snakepit.Application do
 
   alias Snakepit.HeartbeatMonitor.Poller
 
-  alias Snakepit.{Accounts, Auditor, Config, Error, Guardian, Native, Run, RunState, SelfTest}
+  alias Snakepit.{
+    Accounts,
+    Auditor,
+    Config,
+    Error,
+    Guardian,
+    Metrics,
+    Native,
+    Run,
+    RunState,
+    SelfTest
+  }
+
   alias Snakepit.Cleanup.Strays
 
   alias Snakepit.Telemetry
-  alias Snakepit.Pool.{ApplicationCleanup, PIDLedger, ProcessRegistry}
+  alias Snakepit.Pool.{ApplicationCleanup, Directory, PIDLedger, ProcessRegistry}
 
   # Everything below a guardian dies with it, and that is not a reason to take down the host. More
   # often than this and something kills it on purpose.
@@ -29,9 +41,13 @@ defmodule Snakepit.Application do
     # Order: before anything is made that a refusal would leave behind.
     SelfTest.run!()
     Config.keep(config)
+
+    # Created by this process, which lives as long as the application. Order: the metrics before the run, of which
+    # there is something to count already.
+    if config.metrics.enabled, do: Metrics.Store.create(config.metrics)
+    Directory.create_table()
     run = Run.create!(config)
     RunState.start()
-    # Created by this process, which lives as long as the application.
     Poller.create_table()
 
     with {:error, _reason} = error <- start_tree(run, config) do

@@ -1,5 +1,5 @@
 defmodule Snakepit.Config do
-  alias Snakepit.{HeartbeatMonitor, Options}
+  alias Snakepit.{HeartbeatMonitor, Metrics, Options}
 
   @monitor HeartbeatMonitor.schema()
 
@@ -124,6 +124,14 @@ defmodule Snakepit.Config do
       default: [],
       doc: "the runs that have ended:"
     ],
+    metrics: [
+      type:
+        {:options,
+         [enabled: [type: :boolean, default: false, doc: "whether anything is counted"]] ++
+           Metrics.schema()},
+      default: [],
+      doc: "for Prometheus and others, see `Snakepit.Metrics`:"
+    ],
     output_tail_bytes: [
       type: {:integer, 0, :infinity, "bytes"},
       default: 65_536,
@@ -182,6 +190,11 @@ defmodule Snakepit.Config do
           watchdog: %{grace_period_ms: non_neg_integer()},
           audit_interval_ms: pos_integer(),
           history: %{keep: non_neg_integer()},
+          metrics: %{
+            enabled: boolean(),
+            max_groups: pos_integer(),
+            group_by: (String.t() -> String.t()) | nil
+          },
           output_tail_bytes: non_neg_integer()
         }
 

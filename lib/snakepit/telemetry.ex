@@ -1,7 +1,7 @@
 defmodule Snakepit.Telemetry do
   @moduledoc """
   Events for `:telemetry`, where the host application has it. Without it nothing is emitted and
-  nothing else changes. Each event is emitted after the thing has happened.
+  nothing else changes. `Snakepit.Metrics` counts them in any case, if it is on. Each event is emitted after the thing has happened.
 
   Durations whose name ends in `_ms` are milliseconds of monotonic time.
 
@@ -186,12 +186,14 @@ defmodule Snakepit.Telemetry do
 
   """
 
+  alias Snakepit.Metrics.{Recorder, Store}
+
   @doc false
   # `fun` returns its result and what is added to the metadata. Not `:telemetry.span/3`, for the reason
   # below; its events are the same.
   @spec span([atom()], map(), (() -> {result, map()})) :: result when result: term()
   def span(event, metadata, fun) do
-    if function_exported?(:telemetry, :execute, 3),
+    if function_exported?(:telemetry, :execute, 3) or Store.current() != nil,
       do: traced(event, Map.put(metadata, :telemetry_span_context, make_ref()), fun),
       else: elem(fun.(), 0)
   end
@@ -223,6 +225,8 @@ defmodule Snakepit.Telemetry do
   @doc false
   @spec execute([atom()], map(), map()) :: :ok
   def execute(event, measurements, metadata) do
+    Recorder.record(event, measurements, metadata)
+
     # `:telemetry` is no dependency, so it is not called by name. It is not loaded either: attaching a handler loads
     # it, and until then there is none. To search the code path for a module that is not there takes longer than
     # some of the things that these events report.

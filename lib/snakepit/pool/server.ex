@@ -12,7 +12,7 @@ defmodule Snakepit.Pool.Server do
   import Snakepit.Pool.State, only: [put_slot: 2, ready: 1, slot_by_id: 2, starting: 1]
 
   alias Snakepit.{Error, ProcessLabel, Worker}
-  alias Snakepit.Pool.{Callers, Info, Progress, Slot, State}
+  alias Snakepit.Pool.{Callers, Directory, Info, Progress, Slot, State}
 
   @impl true
   def init(opts) do
@@ -21,6 +21,7 @@ defmodule Snakepit.Pool.Server do
     {:ok, supervisor} = DynamicSupervisor.start_link(strategy: :one_for_one)
 
     state = State.new(opts, supervisor)
+    Directory.enter(state.prefix)
     state = Enum.reduce(1..opts.size, state, &add_slot(&2, &1))
     {:ok, await_launches(state, Map.keys(state.pids))}
   end
@@ -162,6 +163,7 @@ defmodule Snakepit.Pool.Server do
   # All at once: the supervisor tells all of its children before it waits for the first.
   @impl true
   def terminate(_reason, state) do
+    Directory.leave()
     Progress.end_line(state.progress)
     Supervisor.stop(state.supervisor, :shutdown, :infinity)
   catch

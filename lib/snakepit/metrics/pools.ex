@@ -1,0 +1,43 @@
+defmodule Snakepit.Metrics.Pools do
+  @moduledoc false
+
+  # What pools are called in metrics, and what they say of themselves.
+
+  alias Snakepit.Metrics.Store
+  alias Snakepit.Pool.Directory
+
+  # All of them together: a scrape has to be over before the next one.
+  @answer_ms 1_000
+
+  @doc "Returns the label of a pool, by whatever a caller calls it: the group that its workers are in."
+  @spec label(Store.t(), GenServer.server()) :: String.t()
+  def label(store, pool) do
+    with pid when is_pid(pid) <- GenServer.whereis(pool),
+         prefix when prefix != nil <- Directory.prefix(pid) do
+      group(store, prefix)
+    else
+      _none_or_elsewhere -> if is_pid(pool), do: "remote", else: inspect(pool)
+    end
+  end
+
+  defp group(store, prefix), do: Store.group(store, prefix <> "-1")
+
+  @doc "Returns the pools with their `Snakepit.Pool.Info`, or with `nil` for one that does not answer in time."
+  @spec infos(Store.t()) :: [{String.t(), Snakepit.Pool.Info.t() | nil}]
+  def infos(store) do
+    asked =
+      for {pid, prefix} <- Directory.all(),
+          do: {group(store, prefix), :gen_server.send_request(pid, :info)}
+
+    deadline = System.monotonic_time(:millisecond) + @answer_ms
+
+    for {label, request} <- asked do
+      left = max(deadline - System.monotonic_time(:millisecond), 0)
+
+      case :gen_server.receive_response(request, left) do
+        {:reply, info} -> {label, info}
+        _busy_or_gone -> {label, nil}
+      end
+    end
+  end
+end
