@@ -24,7 +24,11 @@ defmodule Snakepit.MixProject do
   end
 
   def application do
-    [mod: {Snakepit.Application, []}, extra_applications: [:logger, :crypto]]
+    [
+      mod: {Snakepit.Application, []},
+      # The last one for Snakepit.Metrics.Server, where it is there.
+      extra_applications: [:logger, :crypto, inets: :optional]
+    ]
   end
 
   defp elixirc_paths(:test), do: ["lib", "test/support", "bench/support"]
@@ -35,7 +39,7 @@ defmodule Snakepit.MixProject do
       licenses: ["Apache-2.0"],
       links: %{},
       files:
-        ~w(lib native priv/python guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md CHANGELOG.md LICENSE)
+        ~w(lib native priv/python priv/prometheus priv/grafana guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md CHANGELOG.md LICENSE)
     ]
   end
 
