@@ -1,6 +1,6 @@
 defmodule Snakepit.Metrics do
-  alias Snakepit.{Error, Options}
-  alias Snakepit.Metrics.{Catalogue, Exposition, Store}
+  alias Snakepit.{Error, Options, Telemetry}
+  alias Snakepit.Metrics.{Catalogue, Definitions, Exposition, Sample, Store}
 
   @schema [
     max_groups: [
@@ -131,6 +131,32 @@ defmodule Snakepit.Metrics do
       %{format: :openmetrics} -> "application/openmetrics-text; version=1.0.0; charset=utf-8"
       %{format: :prometheus} -> "text/plain; version=0.0.4; charset=utf-8"
     end
+  end
+
+  @doc """
+  Returns the metrics as definitions of `Telemetry.Metrics`, for reporters of your own, such as those of StatsD or
+  `Phoenix.LiveDashboard`. The host application needs `:telemetry_metrics` for it; without that it raises
+  `Snakepit.Error`.
+
+  They have the names and labels of `text/1`. Gauges are values that `poll/0` emits. What only a start finds out, before a
+  reporter can listen, has no definition, and neither has a restart after a failure, which no single event shows.
+  """
+  @spec definitions() :: [struct()]
+  def definitions, do: Definitions.all()
+
+  @doc """
+  Emits what is looked up and not counted, as events for the gauges of `definitions/0`. For `:telemetry_poller`:
+
+      {:telemetry_poller, measurements: [{Snakepit.Metrics, :poll, []}], period: 10_000}
+
+  Without metrics it raises `Snakepit.Error`.
+  """
+  @spec poll() :: :ok
+  def poll do
+    for {event, measurements, metadata} <- Sample.events(store!()),
+        do: Telemetry.execute([:snakepit | event], measurements, metadata)
+
+    :ok
   end
 
   defp store! do

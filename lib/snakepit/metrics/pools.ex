@@ -11,23 +11,28 @@ defmodule Snakepit.Metrics.Pools do
 
   @doc "Returns the label of a pool, by whatever a caller calls it: the group that its workers are in."
   @spec label(Store.t(), GenServer.server()) :: String.t()
-  def label(store, pool) do
-    with pid when is_pid(pid) <- GenServer.whereis(pool),
-         prefix when prefix != nil <- Directory.prefix(pid) do
-      group(store, prefix)
-    else
-      _none_or_elsewhere -> if is_pid(pool), do: "remote", else: inspect(pool)
+  def label(store, pool), do: label(pool, &Store.group(store, &1), prefix(pool))
+
+  @doc "Returns the same where there is no store."
+  @spec name(GenServer.server()) :: String.t()
+  def name(pool), do: label(pool, &Store.default_group/1, prefix(pool))
+
+  defp label(pool, _group, nil), do: if(is_pid(pool), do: "remote", else: inspect(pool))
+  defp label(_pool, group, prefix), do: group.(prefix <> "-1")
+
+  defp prefix(pool) do
+    case GenServer.whereis(pool) do
+      pid when is_pid(pid) -> Directory.prefix(pid)
+      _none_or_elsewhere -> nil
     end
   end
-
-  defp group(store, prefix), do: Store.group(store, prefix <> "-1")
 
   @doc "Returns the pools with their `Snakepit.Pool.Info`, or with `nil` for one that does not answer in time."
   @spec infos(Store.t()) :: [{String.t(), Snakepit.Pool.Info.t() | nil}]
   def infos(store) do
     asked =
       for {pid, prefix} <- Directory.all(),
-          do: {group(store, prefix), :gen_server.send_request(pid, :info)}
+          do: {Store.group(store, prefix <> "-1"), :gen_server.send_request(pid, :info)}
 
     deadline = System.monotonic_time(:millisecond) + @answer_ms
 

@@ -8,7 +8,7 @@ defmodule Snakepit.Metrics.Recorder do
   import Snakepit.Metrics.Catalogue, only: [bucket: 2, place: 1, place: 2, sum: 1]
 
   alias Snakepit.Error
-  alias Snakepit.Metrics.{Catalogue, Pools, Store}
+  alias Snakepit.Metrics.{Catalogue, Labels, Pools, Store}
 
   @doc "Counts an event, if anything is counted."
   @spec record([atom()], map(), map()) :: :ok
@@ -69,7 +69,7 @@ defmodule Snakepit.Metrics.Recorder do
 
   defp count([:process, :terminated], store, %{uptime_ms: ms}, metadata) do
     row = group(store, metadata.worker_id)
-    why = why(metadata.reason)
+    why = Labels.ended(metadata.reason)
     add(row, place(:process_ends, why))
     observe(row, :process_lifetime, ms * 1_000)
     if why == :not_ready, do: add(row, place(:process_start_failures, :ready))
@@ -91,13 +91,13 @@ defmodule Snakepit.Metrics.Recorder do
   defp count([:checkout, last], store, %{duration: duration}, metadata)
        when last in [:stop, :exception] do
     row = Store.row(store, :pool, Pools.label(store, metadata.pool))
-    add(row, place(:pool_checkouts, lent(metadata)))
+    add(row, place(:pool_checkouts, Labels.lent(metadata)))
     observe(row, :pool_checkout_wait, us(duration))
   end
 
   defp count([:command, last], store, %{duration: duration}, metadata)
        when last in [:stop, :exception] do
-    add(store.run, place(:commands, result(metadata)))
+    add(store.run, place(:commands, Labels.result(metadata)))
     observe(store.run, :command_duration, us(duration))
   end
 
@@ -157,28 +157,6 @@ defmodule Snakepit.Metrics.Recorder do
       true -> :atomics.add(row, failed, 1) && false
     end
   end
-
-  defp why(reason) when reason in [:normal, :shutdown, :heartbeat_timeout, :guardian_down],
-    do: reason
-
-  defp why({:shutdown, %Error{operation: :start}}), do: :not_ready
-  defp why({:shutdown, _why}), do: :shutdown
-  defp why({kind, _detail}) when kind in [:exit_status, :exit_signal, :survivors], do: kind
-  defp why(fault) when fault in [:max_packet, :unexpected_output, :unanswered], do: :protocol
-  defp why(_crash), do: :crash
-
-  defp lent(%{worker: _worker}), do: :ok
-  defp lent(%{error: %Error{reason: :timeout}}), do: :timeout
-  defp lent(_error_or_exception), do: :error
-
-  defp result(%{status: 0}), do: :ok
-  defp result(%{status: status}) when status != nil, do: :status
-  defp result(%{signal: _signal}), do: :signal
-  defp result(%{limit: _limit}), do: :limit
-  # `:success` does not allow it, or it could not be started.
-  defp result(%{error: %Error{status: status}}) when status != nil, do: :status
-  defp result(%{error: %Error{signal: signal}}) when signal != nil, do: :signal
-  defp result(_error_or_exception), do: :error
 
   defp group(store, worker_id), do: Store.row(store, :group, Store.group(store, worker_id))
 

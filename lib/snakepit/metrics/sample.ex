@@ -4,7 +4,7 @@ defmodule Snakepit.Metrics.Sample do
   # What is looked up when somebody asks: how many workers there are and what they use, pools, and the guardian.
 
   alias Snakepit.{Guardian, Run}
-  alias Snakepit.Metrics.{Pools, Store, Usage}
+  alias Snakepit.Metrics.{Catalogue, Pools, Store, Usage}
   alias Snakepit.Pool.ProcessRegistry
 
   @version Mix.Project.config()[:version]
@@ -92,5 +92,17 @@ defmodule Snakepit.Metrics.Sample do
   defp run(run) do
     began_ms = System.os_time(:millisecond) - (System.monotonic_time(:millisecond) - run.begun)
     %{run_start_time: [{[], began_ms / 1_000}], build: [{[@version, run.id], 1}]}
+  end
+
+  @doc "Returns the same as events: name without its first part, measurements, metadata."
+  @spec events(Store.t()) :: [{[atom()], map(), map()}]
+  def events(store) do
+    taken = take(store)
+
+    for %{scope: :sampled, type: type, key: key, labels: labels} <- Catalogue.all(),
+        type != :info,
+        {values, value} <- Map.get(taken, key, []) do
+      {[:sampled, key], %{value: value}, labels |> Enum.zip(values) |> Map.new()}
+    end
   end
 end

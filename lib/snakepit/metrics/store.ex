@@ -111,18 +111,9 @@ defmodule Snakepit.Metrics.Store do
     Enum.sort([{@other, elem(other, 1)} | named])
   end
 
-  @doc """
-  Returns the group of a worker: its id without the number at its end, which workers of a pool and workers without
-  an id of their own have.
-  """
+  @doc "Returns the group of a worker, by the user's own function or by its id."
   @spec group(t(), String.t()) :: String.t()
-  def group(%__MODULE__{group_by: nil}, worker_id) do
-    # A pool without a name has a number itself.
-    case without_number(worker_id) do
-      "pool-" <> _number = pool -> without_number(pool)
-      group -> group
-    end
-  end
+  def group(%__MODULE__{group_by: nil}, worker_id), do: default_group(worker_id)
 
   def group(%__MODULE__{group_by: group_by}, worker_id) do
     # It is the user's, and it is no worker's fault if it fails.
@@ -135,16 +126,26 @@ defmodule Snakepit.Metrics.Store do
   end
 
   @doc """
-  Returns an id without the number at its end.
+  Returns a worker's id without the number at its end, which workers of a pool have, and those without an id of their
+  own. The name that is made for a pool without one ends in a number too.
 
-      iex> alias Snakepit.Metrics.Store
-      iex> for id <- ["MyApp.Python-12", "MyApp.Python", "12", "-3", "a-b", "a-", ""], do: Store.without_number(id)
-      ["MyApp.Python", "MyApp.Python", "12", "other", "a-b", "a-", "other"]
+      iex> import Snakepit.Metrics.Store, only: [default_group: 1]
+      iex> for id <- ["MyApp.Python-12", "MyApp.Python", "pool-17-2", "gpu-1-2"], do: default_group(id)
+      ["MyApp.Python", "MyApp.Python", "pool", "gpu-1"]
+      iex> for id <- ["12", "-3", "a-b", "a-", ""], do: default_group(id)
+      ["12", "other", "a-b", "a-", "other"]
 
   """
-  @spec without_number(String.t()) :: String.t()
-  def without_number(""), do: @other
-  def without_number(id), do: without_number(id, byte_size(id) - 1, byte_size(id) - 1)
+  @spec default_group(String.t()) :: String.t()
+  def default_group(worker_id) do
+    case without_number(worker_id) do
+      "pool-" <> _number = pool -> without_number(pool)
+      group -> group
+    end
+  end
+
+  defp without_number(""), do: @other
+  defp without_number(id), do: without_number(id, byte_size(id) - 1, byte_size(id) - 1)
 
   defp without_number(id, last, at) do
     case :binary.at(id, at) do
