@@ -62,13 +62,13 @@ defmodule Snakepit.LiveDashboard do
           <:col field={:os_pid} header="OS pid" sortable={:asc} text_align="right" />
           <:col field={:state} />
           <:col :let={worker} field={:uptime_ms} header="Uptime" sortable={:desc} text_align="right">
-            {Snakepit.LiveDashboard.seconds(worker.uptime_ms)}
+            <%= Snakepit.LiveDashboard.seconds(worker.uptime_ms) %>
           </:col>
           <:col :let={worker} field={:memory_bytes} header="Memory" sortable={:desc} text_align="right">
-            {Snakepit.LiveDashboard.mebibytes(worker.memory_bytes)}
+            <%= Snakepit.LiveDashboard.mebibytes(worker.memory_bytes) %>
           </:col>
           <:col :let={worker} field={:cpu_us} header="CPU time" sortable={:desc} text_align="right">
-            {Snakepit.LiveDashboard.seconds(div(worker.cpu_us, 1_000))}
+            <%= Snakepit.LiveDashboard.seconds(div(worker.cpu_us, 1_000)) %>
           </:col>
         </.live_table>
         """
@@ -120,10 +120,13 @@ defmodule Snakepit.LiveDashboard do
 
   @doc false
   def local_workers do
-    infos = Map.new(ProcessRegistry.list_all_workers())
+    active =
+      for {_id, %{status: :active}} = worker <- ProcessRegistry.list_all_workers(), do: worker
 
-    for worker <- Snakepit.workers(), info = infos[worker.id] do
-      worker |> Map.from_struct() |> Map.merge(Usage.of_worker(info))
+    usages = for {id, _info, usage} <- Usage.of_workers(active), into: %{}, do: {id, usage}
+
+    for worker <- Snakepit.workers(), usage = usages[worker.id] do
+      worker |> Map.from_struct() |> Map.merge(usage)
     end
   end
 

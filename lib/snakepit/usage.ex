@@ -73,6 +73,17 @@ defmodule Snakepit.Usage do
          do: {:ok, sum(rows, ended)}
   end
 
+  # For whoever has asked the guardian about several children at once.
+  @doc false
+  @spec of_roots(
+          %{os_pid: pos_integer(), identity: binary()},
+          [{pos_integer(), non_neg_integer()}],
+          {non_neg_integer(), non_neg_integer()}
+        ) :: {:ok, t()} | {:error, Error.t()}
+  def of_roots(child, roots, ended) do
+    with {:ok, rows} <- read(child, roots, false, false), do: {:ok, sum(rows, ended)}
+  end
+
   @doc false
   @spec processes(Guardian.child(), boolean()) :: {:ok, [os_process()]} | {:error, Error.t()}
   def processes(child, pss?) do

@@ -8,7 +8,7 @@ defmodule Snakepit.Metrics.Recorder do
   import Snakepit.Metrics.Catalogue, only: [bucket: 2, place: 1, place: 2, sum: 1]
 
   alias Snakepit.Error
-  alias Snakepit.Metrics.{Catalogue, Labels, Pools, Store}
+  alias Snakepit.Metrics.{Catalogue, Labels, Pools, Store, Usage}
 
   @doc "Counts an event, if anything is counted."
   @spec record([atom()], map(), map()) :: :ok
@@ -67,8 +67,9 @@ defmodule Snakepit.Metrics.Recorder do
   defp count([:process, :restarted], store, _measurements, %{worker_id: id}),
     do: add(group(store, id), place(:process_restarts, :guardian_down))
 
-  defp count([:process, :terminated], store, %{uptime_ms: ms}, metadata) do
+  defp count([:process, :terminated], store, %{uptime_ms: ms} = measurements, metadata) do
     row = group(store, metadata.worker_id)
+    add_cpu(store, measurements, metadata)
     why = Labels.ended(metadata.reason)
     add(row, place(:process_ends, why))
     observe(row, :process_lifetime, ms * 1_000)
@@ -145,6 +146,12 @@ defmodule Snakepit.Metrics.Recorder do
 
   # The starts of spans, and what others count better.
   defp count(_event, _store, _measurements, _metadata), do: :ok
+
+  # Of a process that nobody could wait for it is not known.
+  defp add_cpu(store, %{user_us: user, system_us: system}, %{worker_id: id, os_pid: os_pid}),
+    do: Usage.add_last(store, Store.group(store, id), id, os_pid, user + system)
+
+  defp add_cpu(_store, _measurements, _metadata), do: :ok
 
   # A start in a group in which a process has failed, and no start has followed yet, takes its place.
   defp failed_before?(row) do

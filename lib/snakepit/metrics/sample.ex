@@ -31,13 +31,15 @@ defmodule Snakepit.Metrics.Sample do
   end
 
   defp workers(store) do
+    active =
+      for {_id, %{status: :active}} = worker <- ProcessRegistry.list_all_workers(), do: worker
+
     used =
-      for {id, %{status: :active} = info} <- ProcessRegistry.list_all_workers() do
-        {Store.label(store, :group, Store.group(store, id)), info, Usage.of_worker(info)}
-      end
+      for {id, info, usage} <- Usage.of_workers(active),
+          do: {Store.label(store, :group, Store.group(store, id)), id, info, usage}
 
     Usage.add_cpu(store, used)
-    by_group = Enum.group_by(used, &elem(&1, 0), &elem(&1, 2))
+    by_group = Enum.group_by(used, &elem(&1, 0), &elem(&1, 3))
     sums = fn fun -> for {group, usages} <- by_group, do: {[group], fun.(usages)} end
 
     %{

@@ -27,6 +27,7 @@ defmodule Snakepit.Pool.ProcessRegistry do
   the activation.
   """
   @type info :: %{
+          optional(:child_id) => pos_integer(),
           worker_id: String.t(),
           run_id: String.t(),
           status: :reserved | :active,
@@ -124,6 +125,8 @@ defmodule Snakepit.Pool.ProcessRegistry do
   def activate_child(worker_id, child, command) do
     with {:ok, info} <- take_reservation(worker_id) do
       record = record(self(), child.os_pid, identity: child.identity, command: command)
+      # What the guardian calls it, to ask about it.
+      info = Map.put(info, :child_id, child.id)
       activate(info, self(), record, &PIDLedger.note/2)
     end
   end
