@@ -76,6 +76,12 @@ defmodule Snakepit.ExamplesTest do
     assert output =~ "how many there are: 45739\nleft behind: 0\n"
   end
 
+  test "metrics as Prometheus reads them" do
+    output = run("monitoring.exs")
+    assert output =~ ~s(snakepit_workers{group="MyApp.Nap"} 2\n)
+    assert output =~ ~s(snakepit_process_starts_total{group="MyApp.Nap"} 2\n)
+  end
+
   test "a Python worker that answers many requests in any order" do
     {waited, ["left behind: 0"]} =
       run("duplex_worker.exs") |> String.split("\n", trim: true) |> Enum.split(3)

@@ -60,6 +60,35 @@ defmodule Snakepit.Test.Metered do
     Eventually.eventually(fn -> Metrics.text() =~ "snakepit_watchdog_activations_total 1" end)
   end
 
+  @doc """
+  Where definitions for `Telemetry.Metrics` say otherwise than the text: the values of each counter there, made from the
+  events that were told, and here. Both the telemetry and the reporters of `test/fixtures` have to be there.
+  """
+  def disagreements do
+    told = apply(:telemetry, :events, [])
+    text = Metrics.text()
+
+    for %{kind: :counter} = metric <- Metrics.definitions(),
+        {labels, count} <- counted(metric, told),
+        line = "#{Enum.join(metric.name, "_")}#{labels(metric.tags, labels)} #{count}\n",
+        not String.contains?(text, line),
+        do: line
+  end
+
+  defp counted(%{event_name: name} = metric, told) do
+    for(
+      {^name, _numbers, metadata} <- told,
+      metric.keep.(metadata),
+      do: metric.tag_values.(metadata)
+    )
+    |> Enum.frequencies()
+  end
+
+  defp labels([], _values), do: ""
+
+  defp labels(names, values),
+    do: "{" <> Enum.map_join(names, ",", &~s(#{&1}="#{Map.fetch!(values, &1)}")) <> "}"
+
   defp await_end(worker) do
     monitor = Process.monitor(worker)
     receive(do: ({:DOWN, ^monitor, :process, _pid, _reason} -> :ok))

@@ -1,0 +1,3 @@
+import Config
+
+config :snakepit, metrics: [enabled: true, group_by: &MyApp.Metrics.group/1]
