@@ -104,12 +104,12 @@ defmodule Snakepit.MonitoringGuideTest do
 
   defp check_live_dashboard(beam) do
     page = "MyAppWeb.SnakepitPage"
-    assert {:ok, %{}, application: :snakepit} = Beam.run(beam, "#{page}.init([])")
+    assert {:ok, %{}, process: Snakepit.Supervisor} = Beam.run(beam, "#{page}.init([])")
 
-    assert Beam.run(beam, "#{page}.menu_link(%{}, %{applications: [:snakepit]})") ==
+    assert Beam.run(beam, "#{page}.menu_link(%{}, %{processes: [Snakepit.Supervisor]})") ==
              {:ok, "Snakepit"}
 
-    assert Beam.run(beam, "#{page}.menu_link(%{}, %{applications: []})") ==
+    assert Beam.run(beam, "#{page}.menu_link(%{}, %{processes: []})") ==
              {:disabled, "Snakepit"}
 
     assert {template, %{page: 1}} = Beam.run(beam, "#{page}.render(%{page: 1})")

@@ -33,11 +33,11 @@ defmodule Snakepit.LiveDashboard do
       use Phoenix.LiveDashboard.PageBuilder
 
       @impl true
-      def init(_opts), do: {:ok, %{}, application: :snakepit}
+      def init(_opts), do: {:ok, %{}, process: Snakepit.Supervisor}
 
       @impl true
-      def menu_link(_session, %{applications: applications}) do
-        if :snakepit in applications, do: {:ok, "Snakepit"}, else: {:disabled, "Snakepit"}
+      def menu_link(_session, %{processes: processes}) do
+        if Snakepit.Supervisor in processes, do: {:ok, "Snakepit"}, else: {:disabled, "Snakepit"}
       end
 
       # The variable is the user's: templates look for it by its plain name.
