@@ -9,16 +9,14 @@ defmodule Snakepit.Worker.TerminalTest do
   @isatty "import os; print([os.isatty(fd) for fd in (0, 1, 2)])"
 
   @says_its_size """
-  import os, signal, time
+  import os, signal
 
-  def say(*_):
+  # Blocked from the start: a handler would interrupt what is being written.
+  signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})
+  while True:
       size = os.get_terminal_size()
       print(size.lines, size.columns, flush=True)
-
-  signal.signal(signal.SIGWINCH, say)
-  say()
-  while True:
-      time.sleep(0.01)
+      signal.sigwait({signal.SIGWINCH})
   """
 
   setup do
