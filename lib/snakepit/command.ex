@@ -14,7 +14,12 @@ defmodule Snakepit.Command do
   `:stop_signal`, `:stop_timeout` and `:kill_mode` hold in every ending: the death of the BEAM,
   `Snakepit.cleanup/1`, the stop of the application, and for what a process leaves behind when it ends by
   itself. A process that does not get the stop signal first gets it when the leader is gone, and no process gets it
-  twice. When the time is up, SIGKILL goes to the whole tree, whatever the mode.
+  twice. With `kill_mode: :mixed` it gets SIGKILL then. When the time is up, SIGKILL goes to the whole tree, whatever the
+  mode.
+
+  With an `:abort_signal`, a leader that is still there when the time is up gets that signal first, where its stop signal
+  went, and SIGKILL after `:abort_timeout`. Where somebody has said how long an ending may take at the most, it does not
+  get it: `Snakepit.cleanup/1` and `Snakepit.run_as_script/2` with a timeout.
 
   Without a `:stop_timeout`, a process has the `grace_period_ms` of the watchdog when the BEAM is gone,
   and `cleanup_on_stop_timeout_ms` when the application stops.
@@ -53,7 +58,9 @@ defmodule Snakepit.Command do
           oom_score_adj: -1000..1000 | nil,
           stop_signal: ProcessKiller.signal(),
           stop_timeout: non_neg_integer() | nil,
-          kill_mode: :tree | :group | :leader
+          kill_mode: :tree | :group | :leader | :mixed,
+          abort_signal: ProcessKiller.signal() | nil,
+          abort_timeout: non_neg_integer()
         }
 
   @doc """

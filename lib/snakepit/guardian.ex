@@ -160,6 +160,11 @@ defmodule Snakepit.Guardian do
   def begin_stop(%{id: id}, signal, timeout_ms),
     do: GenServer.cast(__MODULE__, {:stop, id, signal, timeout_ms})
 
+  # A child that was asked to end has at least so much time from now on.
+  @doc false
+  @spec extend(child(), non_neg_integer()) :: :ok
+  def extend(%{id: id}, timeout_ms), do: GenServer.cast(__MODULE__, {:extend, id, timeout_ms})
+
   @doc "Sends a signal to the `:process`, its `:group` or its whole `:tree`."
   @spec signal(child(), ProcessKiller.signal(), :process | :group | :tree) ::
           :ok | {:error, Error.t()}

@@ -251,6 +251,11 @@ defmodule Snakepit.Native do
   @spec wire_decode(binary()) :: {:ok, tuple()} | {:error, :malformed}
   def wire_decode(_frame), do: unloaded()
 
+  # Reads `/proc` if the process has no lineage. `leader` is the pid of the child.
+  @spec process_descends(integer(), integer(), String.t(), pos_integer()) ::
+          {:ok, boolean()} | error()
+  def process_descends(_os_pid, _leader, _run_id, _child), do: unloaded()
+
   # Reads some files of `/proc` for each process of the tree. `roots` are pids with their start, or 0.
   @spec tree_usage(identity(), [{integer(), non_neg_integer()}], boolean(), boolean()) ::
           {:ok, [map()]} | error()

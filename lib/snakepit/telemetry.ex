@@ -98,6 +98,16 @@ defmodule Snakepit.Telemetry do
   | `cleanup_duration_ms` | how long it took | `cleanup_method` | `:exited` (by itself), `:graceful` (asked first), `:forced` (killed), `:guardian_down` |
   | | | `success` | whether all of it is gone |
 
+  ### `[:snakepit, :process, :notified]`
+
+  A worker's process has said of itself that something has changed, by `sd_notify(3)`.
+
+  | measurement | | metadata | |
+  |---|---|---|---|
+  | `count` | 1 | `worker_id`, `os_pid` | its worker, and its OS pid |
+  | | | `state` | `:starting`, `:ready`, `:reloading` or `:stopping` |
+  | | | `status` | the text of its last `STATUS=`, or `nil` |
+
   ### `[:snakepit, :heartbeat, :ping_sent]`
 
   A ping was sent to a worker's process.

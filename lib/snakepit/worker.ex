@@ -33,6 +33,7 @@ defmodule Snakepit.Worker do
     * `{:output, pattern}` - a line of its output contains the string or matches the regex
     * `{:tcp, port}`, `{:unix, path}` - it accepts connections there
     * `:heartbeat` - its first pong has come
+    * `:notify` - it has said `READY=1`, as programs do for systemd; see [Readiness and watchdog](#module-readiness-and-watchdog)
     * a function - it returns `true`, `:ok` or `{:ok, _}`; it is called repeatedly, without argument or
       with a map of `:id` and `:os_pid`
 
@@ -130,6 +131,20 @@ defmodule Snakepit.Worker do
   `interrupt/1` and `close_input/1` are Ctrl-C and Ctrl-D. The process is asked to end with SIGHUP unless `:stop_signal`
   says otherwise. `Snakepit.Terminal` has the details, and puts your own terminal in front of it.
 
+  ## Readiness and watchdog
+
+  With `ready: :notify` or a `:watchdog` the process finds the variable `NOTIFY_SOCKET` and can say how it is, by the
+  protocol of `sd_notify(3)`. PostgreSQL, gunicorn, nginx's unit and many others speak it, and so does the program
+  `systemd-notify`. Everything in its tree may speak for it, and nobody else.
+
+    * `READY=1` - it is ready
+    * `STATUS=text` - for people: `info/1` has it as `:notify`
+    * `WATCHDOG=1` - a heartbeat. With `watchdog: milliseconds` it finds `WATCHDOG_USEC`, and if it does not say this in
+      time after it is ready, the worker ends with `:heartbeat_timeout`; at once with `WATCHDOG=trigger`
+    * `EXTEND_TIMEOUT_USEC=n` - it needs at least so many microseconds from now on, to start or to end. A supervisor does
+      not wait longer for that than the `:shutdown` of its child specification
+    * `RELOADING=1`, `STOPPING=1` - what it is about to do. One that stops needs no watchdog any more
+
   ## End
 
   | reason | why |
@@ -145,7 +160,13 @@ defmodule Snakepit.Worker do
   | `{:survivors, os_pids}` | it, or what it has started, cannot be ended |
 
   On `:normal` and `:shutdown` the process gets `:stop_signal` and, after `:stop_timeout`, SIGKILL; on
-  any other reason SIGKILL at once. A worker is gone when its tree and its entry are.
+  any other reason SIGKILL at once, except that on `:heartbeat_timeout` it gets its `:abort_signal` first, if it has one.
+  A worker is gone when its tree and its entry are.
+
+  With a `:stop_command`, such as `["nginx", "-s", "quit"]`, that is run instead of the signal, with the environment, user
+  and directory of the process, and its pid in `MAINPID`. If it cannot be run, or ends with another status than 0, the
+  process gets its stop signal. The `:stop_timeout` is that of both together. The guardian does not run it: when the BEAM
+  is gone, and on `Snakepit.cleanup/1`, the process gets the stop signal.
 
   ## When the guardian is lost
 
@@ -176,7 +197,7 @@ defmodule Snakepit.Worker do
   """
 
   alias Snakepit.{Error, Guardian, HeartbeatMonitor, ProcessKiller, Usage}
-  alias Snakepit.Worker.{Deadline, Info, Options, Server, Terminal}
+  alias Snakepit.Worker.{Deadline, Info, Notify, Options, Server, Terminal}
 
   # What a supervisor waits beyond the grace period: for the tree to vanish after SIGKILL.
   @shutdown_margin_ms 5_000
@@ -257,13 +278,15 @@ defmodule Snakepit.Worker do
 
   @doc """
   Returns a map with `:id`, `:os_pid`, `:cmd`, `:uptime_ms`, `:heartbeat`, the health that
-  `Snakepit.HeartbeatMonitor.get_health_status/1` returns, or `nil`, and `:usage`, see `usage/2`.
+  `Snakepit.HeartbeatMonitor.get_health_status/1` returns, or `nil`, `:notify`, what the process has said of itself, and
+  `:usage`, see `usage/2`.
   """
   @spec info(worker()) :: {:ok, Info.t()} | {:error, Error.t()}
   def info(worker) do
-    with {:ok, {%Info{} = info, monitor, child}} <- call(worker, :info, :info) do
+    with {:ok, {%Info{} = info, monitor, notify, child}} <- call(worker, :info, :info) do
       usage = with {:ok, usage} <- Usage.of(child, false), do: usage, else: (_gone -> nil)
-      {:ok, %{info | heartbeat: health(monitor), usage: usage}}
+      health = ask(monitor, &HeartbeatMonitor.get_health_status/1)
+      {:ok, %{info | heartbeat: health, notify: ask(notify, &Notify.status/1), usage: usage}}
     end
   end
 
@@ -271,11 +294,11 @@ defmodule Snakepit.Worker do
   @spec info!(worker()) :: Info.t()
   def info!(worker), do: bang!(info(worker))
 
-  defp health(nil), do: nil
+  defp ask(nil, _question), do: nil
 
   # It is started anew when its worker starts its process again.
-  defp health(monitor) do
-    HeartbeatMonitor.get_health_status(monitor)
+  defp ask(pid, question) do
+    question.(pid)
   catch
     :exit, _reason -> nil
   end

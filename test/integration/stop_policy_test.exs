@@ -113,7 +113,9 @@ defmodule Snakepit.StopPolicyTest do
         # The leader ends when both have: one that is not asked keeps it until it is killed.
         {:tree, 2, [["same", "other", "leader"], ["other", "same", "leader"]]},
         {:group, 1, [["same", "leader", "other"]]},
-        {:leader, 0, [["leader", "same", "other"], ["leader", "other", "same"]]}
+        {:leader, 0, [["leader", "same", "other"], ["leader", "other", "same"]]},
+        # The others are killed, and cannot note anything.
+        {:mixed, 0, [["leader"]]}
       ] do
     test "with kill_mode: #{inspect(mode)} the signal goes there first, and to the rest afterwards" do
       path = path()

@@ -51,7 +51,7 @@ defmodule Snakepit.CommandTest do
            ~r/:stop_signal to be a signal such as :sigterm or a number, got: :sigfoo/},
           {[cmd: ["ls"], stop_timeout: -1], ~r/:stop_timeout/},
           {[cmd: ["ls"], stop_timeout: 5_000_000_000], ~r/:stop_timeout/},
-          {[cmd: ["ls"], kill_mode: :all], ~r/:kill_mode to be :tree, :group or :leader/},
+          {[cmd: ["ls"], kill_mode: :all], ~r/:kill_mode to be :tree, :group, :leader or :mixed/},
           {"ls", ~r/keyword list/}
         ] do
       assert_raise ArgumentError, message, fn -> Command.new!(opts) end
@@ -70,9 +70,13 @@ defmodule Snakepit.CommandTest do
   end
 
   test "how it is ended travels with it" do
-    assert request([]).stop == {:sigterm, nil, :tree}
+    assert request([]).stop == {:sigterm, nil, :tree, nil}
     options = [stop_signal: :sigint, stop_timeout: 5, kill_mode: :leader]
-    assert request(options).stop == {:sigint, 5, :leader}
+    assert request(options).stop == {:sigint, 5, :leader, nil}
+    aborting = [abort_signal: :sigabrt, abort_timeout: 7] ++ options
+    assert request(aborting).stop == {:sigint, 5, :leader, {:sigabrt, 7}}
+    # A supervisor waits for both.
+    assert Snakepit.Worker.child_spec(aborting).shutdown == 5 + 7 + 5_000
 
     assert Snakepit.Worker.Options.new!([cmd: ["true"]] ++ options).command.stop_timeout == 5
     plain = Snakepit.Worker.Options.new!(cmd: ["true"])
@@ -85,7 +89,8 @@ defmodule Snakepit.CommandTest do
     env = [{"B", "option"}, {"C", nil}, {"SNAKEPIT_RUN_ID", "forged"}]
     request = Environment.add(request(env: env), changes)
     assert Enum.sort(request.set) == ["A=changed", "B=option", "SNAKEPIT_RUN_ID=k3x9a2p"]
-    assert Enum.sort(request.unset) == ["C", "GONE", "SNAKEPIT_LIFELINE_FD"]
+    others = ["NOTIFY_SOCKET", "SNAKEPIT_LIFELINE_FD", "WATCHDOG_PID", "WATCHDOG_USEC"]
+    assert Enum.sort(request.unset) == ["C", "GONE" | others]
     assert request.inherit
 
     cleared = Environment.add(request(env: env, clear_env: true), changes)

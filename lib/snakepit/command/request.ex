@@ -9,6 +9,10 @@ defmodule Snakepit.Command.Request do
   # Where the guardian puts it.
   @lifeline_fd "3"
 
+  # How a service manager is told things, and what it passes on. They are for the BEAM alone: its manager would take what
+  # a worker says for the BEAM's word.
+  @service_manager for name <- ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"], do: {name, nil}
+
   @unlimited 18_446_744_073_709_551_615
 
   # No kernel takes more than 6 MiB of arguments and environment, whatever its limits. A frame to the
@@ -22,7 +26,13 @@ defmodule Snakepit.Command.Request do
     with :ok <- check_length(command, markers), {:ok, identity} <- identity(command) do
       # Without one, not the number of a lifeline that the BEAM itself may have.
       lifeline = [{"SNAKEPIT_LIFELINE_FD", command.lifeline && @lifeline_fd}]
-      env = for pairs <- [command.env, markers, lifeline], pair <- pairs, into: %{}, do: pair
+
+      env =
+        for pairs <- [@service_manager, command.env, markers, lifeline],
+            pair <- pairs,
+            into: %{},
+            do: pair
+
       {set, unset} = Enum.split_with(env, fn {_name, value} -> value != nil end)
 
       {:ok,
@@ -39,11 +49,14 @@ defmodule Snakepit.Command.Request do
          nice: command.nice,
          limits: for({name, value} <- command.rlimits, do: limit(name, value)),
          oom_score_adj: command.oom_score_adj,
-         stop: {command.stop_signal, command.stop_timeout, command.kill_mode},
+         stop: {command.stop_signal, command.stop_timeout, command.kill_mode, abort(command)},
          release: false
        })}
     end
   end
+
+  defp abort(%{abort_signal: nil}), do: nil
+  defp abort(command), do: {command.abort_signal, command.abort_timeout}
 
   defp identity(%{user: user, group: group, groups: groups}) do
     with {:ok, account} <- account(user),

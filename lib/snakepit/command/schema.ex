@@ -104,9 +104,25 @@ defmodule Snakepit.Command.Schema do
       doc: "milliseconds until SIGKILL; without it, as many as the ending at hand leaves"
     ],
     kill_mode: [
-      type: {:one_of, [:tree, :group, :leader]},
+      type: {:one_of, [:tree, :group, :leader, :mixed]},
       default: :tree,
-      doc: "who gets the stop signal first: the whole `:tree`, the `:group`, or the `:leader`"
+      doc: """
+      who gets the stop signal first: the whole `:tree`, the `:group`, or the `:leader`; with `:mixed` the leader
+      alone, and the rest gets SIGKILL when the leader has ended
+      """
+    ],
+    abort_signal: [
+      type: {:or, [{:one_of, [nil]}, :signal]},
+      default: nil,
+      doc: """
+      such as `:sigabrt`, for a core dump: what it gets before SIGKILL if it has not ended in time, and when it gave no
+      heartbeats
+      """
+    ],
+    abort_timeout: [
+      type: :milliseconds,
+      default: 5_000,
+      doc: "how many milliseconds it has between the two"
     ]
   ]
 

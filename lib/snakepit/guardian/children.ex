@@ -35,8 +35,7 @@ defmodule Snakepit.Guardian.Children do
   # The caller has checked the size of its own part. The environment of the BEAM may have grown by any amount: then
   # this child cannot run the program, and its release returns the error.
   defp assign(state, child, request) do
-    {_signal, grace_ms, _mode} = request.stop
-    Grace.note(state.run, grace_ms)
+    Grace.note(state.run, longest(request.stop, state.grace_ms))
     request = Environment.add(request, Environment.changes(Server.environment()))
 
     case Wire.encode({:spawn, Map.put(request, :id, child.id)}) do
@@ -51,6 +50,11 @@ defmodule Snakepit.Guardian.Children do
         failed(state, child, error)
     end
   end
+
+  defp longest({_signal, grace_ms, _mode, nil}, _default_ms), do: grace_ms
+
+  defp longest({_signal, grace_ms, _mode, {_abort_signal, abort_ms}}, default_ms),
+    do: (grace_ms || default_ms) + abort_ms
 
   @doc "Notes that a child did not run its program, and answers the caller that waits for that."
   def failed(state, child, error) do

@@ -192,7 +192,8 @@ defmodule Snakepit.Guardian.Server do
   defp answer(:os_pid, _from, state), do: {:reply, state.process.os_pid, state}
 
   @impl true
-  def handle_cast({:stop, id, _signal, _timeout_ms} = request, state) do
+  def handle_cast(request, state) when elem(request, 0) in [:stop, :extend] do
+    id = elem(request, 1)
     if Map.has_key?(state.children, id), do: Wire.command(state.port, request)
     {:noreply, state}
   end

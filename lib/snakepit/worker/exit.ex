@@ -5,7 +5,7 @@ defmodule Snakepit.Worker.Exit do
 
   alias Snakepit.{Error, Guardian, Telemetry}
   alias Snakepit.Pool.ProcessRegistry
-  alias Snakepit.Worker.{News, Output}
+  alias Snakepit.Worker.{News, Notify, Output, StopRequest}
   alias Snakepit.Launch
 
   # What is in a connection whose other side is gone arrives at once.
@@ -15,7 +15,7 @@ defmodule Snakepit.Worker.Exit do
   Ends everything that a worker has: returns it without any of it but output that has been read and not been taken,
   and whether all of it is gone.
 
-  `how` is `:graceful` or `:forced`; it makes no difference for a process that has ended by itself.
+  `how` is what `how/2` returns; it makes no difference for a process that has ended by itself.
   """
   def run(worker, how, reason) do
     metadata = %{worker_id: worker.options.id, os_pid: worker.child.os_pid, reason: reason}
@@ -32,11 +32,12 @@ defmodule Snakepit.Worker.Exit do
     %{ended: {answer, method}} = worker = end_process(worker, how)
     tail = tail(worker)
     output = Output.close(worker.output, News.describe(worker.exit, reason))
-    stop_monitor(worker.monitor)
+    stop_linked(worker.monitor)
+    stop_linked(worker.notify)
     answer = forget(worker, answer)
     News.ended(worker, reason, tail)
     News.cleaned_up(worker, method, answer, begun)
-    {answer, method, %{worker | child: nil, output: output, monitor: nil}}
+    {answer, method, %{worker | child: nil, output: output, monitor: nil, notify: nil}}
   end
 
   @doc """
@@ -47,7 +48,8 @@ defmodule Snakepit.Worker.Exit do
     Process.demonitor(worker.guardian, [:flush])
     worker = end_process(worker, :forced)
     Output.close(worker.output, News.describe(nil, :guardian_down))
-    stop_monitor(worker.monitor)
+    stop_linked(worker.monitor)
+    stop_linked(worker.notify)
     # If the registry is being started again too, the next start takes over the entry.
     Launch.forget(worker.options.id, worker.child)
   end
@@ -62,6 +64,8 @@ defmodule Snakepit.Worker.Exit do
 
   @doc "Ends the tree, and has the rest of its output; everything else is still there."
   def end_process(%{ended: nil} = worker, how) do
+    Notify.ending(worker.notify)
+    worker = if how == :graceful, do: StopRequest.await(worker), else: worker
     ended = end_tree(worker, how)
     # Those of a process that was asked to end were not left behind.
     worker = if worker.exit, do: note_left(worker), else: note_exit(worker)
@@ -134,10 +138,7 @@ defmodule Snakepit.Worker.Exit do
     do: {{:error, %Error{operation: :stop, reason: :survivors, os_pids: os_pids}}, how}
 
   defp end_tree(worker, how) do
-    {signal, timeout} =
-      if how == :graceful,
-        do: {worker.options.stop_signal, worker.options.stop_timeout},
-        else: {:sigkill, 0}
+    {signal, timeout} = StopRequest.final(worker, how)
 
     case Launch.stop(worker.child, signal, timeout) do
       {:error, %Error{reason: :guardian_down}} -> {:ok, :guardian_down}
@@ -165,10 +166,10 @@ defmodule Snakepit.Worker.Exit do
     end
   end
 
-  defp stop_monitor(nil), do: :ok
+  @doc "Ends a process of the worker's own. Its exit is none of a worker that goes on."
+  def stop_linked(nil), do: :ok
 
-  # Its exit is none of a worker that goes on.
-  defp stop_monitor(pid) do
+  def stop_linked(pid) do
     monitor = Process.monitor(pid)
     Process.unlink(pid)
     Process.exit(pid, :shutdown)
@@ -178,6 +179,16 @@ defmodule Snakepit.Worker.Exit do
       {:EXIT, ^pid, _reason} -> :ok
     after
       0 -> :ok
+    end
+  end
+
+  @doc "Returns how a worker that exits with this reason ends its process."
+  @spec how(map(), term()) :: :graceful | :aborted | :forced
+  def how(worker, reason) do
+    cond do
+      orderly?(reason) -> :graceful
+      reason == :heartbeat_timeout and worker.options.command.abort_signal != nil -> :aborted
+      true -> :forced
     end
   end
 

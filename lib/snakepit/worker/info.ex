@@ -7,6 +7,8 @@ defmodule Snakepit.Worker.Info do
     * `:cmd` - the program and its arguments
     * `:uptime_ms` - how long the process has run
     * `:heartbeat` - a `Snakepit.HeartbeatMonitor.Health`, or `nil` without heartbeats
+    * `:notify` - a `Snakepit.Worker.Notify.Status`: what the process has said of itself; `nil` without `ready: :notify`
+      and `:watchdog`
     * `:usage` - a `Snakepit.Usage`: what the process and everything that it has started use; `nil` if they have just
       ended
 
@@ -14,9 +16,10 @@ defmodule Snakepit.Worker.Info do
 
   alias Snakepit.HeartbeatMonitor.Health
   alias Snakepit.Usage
+  alias Snakepit.Worker.Notify.Status
 
   @enforce_keys [:id, :os_pid, :cmd, :uptime_ms]
-  defstruct [:id, :os_pid, :cmd, :uptime_ms, :heartbeat, :usage]
+  defstruct [:id, :os_pid, :cmd, :uptime_ms, :heartbeat, :notify, :usage]
 
   @type t :: %__MODULE__{
           id: String.t(),
@@ -24,6 +27,7 @@ defmodule Snakepit.Worker.Info do
           cmd: [String.t()],
           uptime_ms: non_neg_integer(),
           heartbeat: Health.t() | nil,
+          notify: Status.t() | nil,
           usage: Usage.t() | nil
         }
 end

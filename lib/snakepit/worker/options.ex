@@ -41,7 +41,7 @@ defmodule Snakepit.Worker.Options do
            {:tagged, :output, {:custom, &__MODULE__.pattern?/1, "a pattern"}, "pattern"},
            {:tagged, :tcp, {:integer, 1, 65_535}, "port"},
            {:tagged, :unix, :path, "path"},
-           {:one_of, [:heartbeat]},
+           {:one_of, [:heartbeat, :notify]},
            {:function, [0, 1]}
          ]},
       default: nil,
@@ -67,10 +67,28 @@ defmodule Snakepit.Worker.Options do
       default: nil,
       doc: "a function that asks it for a sign of life, instead of the lifeline"
     ],
+    watchdog: [
+      type: {:or, [{:one_of, [nil]}, {:milliseconds, 1}]},
+      default: nil,
+      doc: """
+      milliseconds within which it has to say `WATCHDOG=1` again and again, as `sd_notify(3)` does; otherwise it is ended as
+      one without heartbeats
+      """
+    ],
     on_guardian_down: [
       type: {:one_of, [:restart, :exit]},
       default: :restart,
       doc: "`:restart` or `:exit`; see below"
+    ],
+    stop_command: [
+      type:
+        {:or,
+         [
+           {:one_of, [nil]},
+           {:custom, &Command.Schema.cmd/1, "a list of a program and its arguments"}
+         ]},
+      default: nil,
+      doc: "`[program | args]` that asks it to end, instead of a signal, see below"
     ],
     stop_order: [
       type: {:one_of, [:together, :supervisor]},
@@ -92,7 +110,9 @@ defmodule Snakepit.Worker.Options do
 
   # The lifeline is the worker's own business.
   @inherited Keyword.drop(@command, [:cmd, :lifeline | Keyword.keys(@own)])
-  {stop, others} = Keyword.split(@inherited, [:stop_signal, :kill_mode])
+  {stop, others} =
+    Keyword.split(@inherited, [:stop_signal, :kill_mode, :abort_signal, :abort_timeout])
+
   @schema Keyword.take(@command, [:cmd]) ++ @own ++ stop ++ others
 
   @derive {Inspect, only: [:id, :stdio]}
@@ -120,14 +140,17 @@ defmodule Snakepit.Worker.Options do
             | {:tcp, :inet.port_number()}
             | {:unix, Path.t()}
             | :heartbeat
+            | :notify
             | (() -> term())
             | (map() -> term()),
           ready_timeout: pos_integer(),
           stop_signal: Snakepit.Native.signal(),
           stop_timeout: non_neg_integer(),
+          stop_command: [String.t(), ...] | nil,
           stop_order: :together | :supervisor,
           on_guardian_down: :restart | :exit,
           heartbeat: heartbeat() | nil,
+          watchdog: pos_integer() | nil,
           ping: (() -> term()) | (map() -> term()) | nil,
           tail_bytes: non_neg_integer(),
           signal_scope: :group | :process,
@@ -177,13 +200,19 @@ defmodule Snakepit.Worker.Options do
   @spec schema() :: Options.schema()
   def schema, do: @schema
 
-  @doc "Returns the grace period of a worker with these options, which are not checked yet."
+  @doc "Returns how long a worker with these options, which are not checked yet, may take to end."
   @spec stop_timeout(keyword()) :: non_neg_integer()
   def stop_timeout(opts) do
-    case Keyword.get(opts, :stop_timeout, @stop_timeout) do
-      timeout when is_integer(timeout) -> timeout
-      _wrong -> @stop_timeout
-    end
+    abort? = Keyword.get(opts, :abort_signal) != nil
+    default = @command[:abort_timeout][:default]
+
+    integer(opts, :stop_timeout, @stop_timeout) +
+      if(abort?, do: integer(opts, :abort_timeout, default), else: 0)
+  end
+
+  defp integer(opts, key, default) do
+    value = Keyword.get(opts, key, default)
+    if is_integer(value), do: value, else: default
   end
 
   # The log, the ledger and `Snakepit.workers/0` then say what its owner calls it.
@@ -191,11 +220,13 @@ defmodule Snakepit.Worker.Options do
   defp id(_none_or_elsewhere), do: Launch.unique_id("worker")
 
   @doc "Returns the plan of a launch: see `Snakepit.Launch`."
-  @spec plan(t()) :: Launch.plan()
-  def plan(%__MODULE__{} = options) do
+  @spec plan(t(), [{String.t(), String.t()}]) :: Launch.plan()
+  def plan(%__MODULE__{} = options, variables) do
+    env = Enum.to_list(options.command.env) ++ variables
+
     %{
       id: options.id,
-      command: %{options.command | stdio: Streams.stdio(options)},
+      command: %{options.command | stdio: Streams.stdio(options), env: env},
       lifeline: options.heartbeat != nil and options.ping == nil
     }
   end

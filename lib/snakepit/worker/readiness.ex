@@ -8,7 +8,7 @@ defmodule Snakepit.Worker.Readiness do
   # else for it to do but to notice that its process has ended, or that its supervisor wants it gone.
 
   alias Snakepit.{Guardian, HeartbeatMonitor}
-  alias Snakepit.Worker.{Output, Terminal}
+  alias Snakepit.Worker.{Notify, Output, Terminal}
 
   # How often to try a connection that is not accepted yet: nothing tells when it is.
   @probe_interval_ms 20
@@ -35,11 +35,15 @@ defmodule Snakepit.Worker.Readiness do
     guardian = worker.guardian
     monitor = worker.monitor
     owner = worker.options.owner
+    notify = worker.notify
     left = max(wait.deadline - System.monotonic_time(:millisecond), 0)
 
     receive do
       {:select, pipe, _tag, :ready_input} -> heard(wait, pipe)
       {HeartbeatMonitor, ^monitor, :first_pong} -> first_pong(wait)
+      {Notify, ^notify, :ready} -> notified(wait)
+      {Notify, ^notify, {:extend, timeout}} -> loop(extend(wait, timeout))
+      {:EXIT, ^notify, reason} -> failed(wait, {:monitor, reason})
       {:EXIT, ^probe, {:shutdown, :ready}} -> {:ok, worker.output}
       {:EXIT, ^probe, reason} -> failed(wait, {:crashed, reason})
       {:EXIT, ^monitor, reason} -> failed(wait, {:monitor, reason})
@@ -58,6 +62,14 @@ defmodule Snakepit.Worker.Readiness do
   # It satisfies those who asked for it, and says nothing of a port or of a line of output.
   defp first_pong(%{worker: %{options: %{ready: :heartbeat}} = worker}), do: {:ok, worker.output}
   defp first_pong(wait), do: loop(wait)
+
+  defp notified(%{worker: %{options: %{ready: :notify}} = worker}), do: {:ok, worker.output}
+  defp notified(wait), do: loop(wait)
+
+  defp extend(wait, timeout_ms) do
+    needed = System.monotonic_time(:millisecond) + timeout_ms
+    %{wait | deadline: max(wait.deadline, needed)}
+  end
 
   # One that has closed its output may be ready all the same.
   defp heard(wait, pipe) do
@@ -96,7 +108,7 @@ defmodule Snakepit.Worker.Readiness do
     probe(fn -> ready?(fun.(info)) end)
   end
 
-  defp start_probe(_output_or_heartbeat, _worker), do: nil
+  defp start_probe(_it_tells_by_itself, _worker), do: nil
 
   defp probe(fun), do: spawn_link(fn -> knock(fun) end)
 

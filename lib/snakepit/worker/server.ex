@@ -15,9 +15,12 @@ defmodule Snakepit.Worker.Server do
     Info,
     Linger,
     News,
+    Notify,
     Options,
     Output,
     Readiness,
+    StopCommand,
+    StopRequest,
     Talk,
     Terminal
   }
@@ -32,6 +35,8 @@ defmodule Snakepit.Worker.Server do
     :output,
     :monitor,
     :started_at,
+    # The process that hears what its process says of itself.
+    :notify,
     exit: nil,
     tree_gone?: false,
     # How many processes it left behind that had to be killed, when it ended by itself.
@@ -42,6 +47,8 @@ defmodule Snakepit.Worker.Server do
     lingers: nil,
     # Whether its process was asked to end because its application stops.
     stopping?: false,
+    # The `:stop_command`, if it was begun.
+    asking: nil,
     ended: nil
   ]
 
@@ -72,14 +79,23 @@ defmodule Snakepit.Worker.Server do
 
     Telemetry.span([:snakepit, :launch], %{worker_id: options.id}, fn ->
       with {:ok, options} <- Output.open_file(options),
-           {:ok, %{child: child} = launched} <- Launch.run(Options.plan(options)) do
-        {{:ok, new(launched, options, started_at)}, %{os_pid: child.os_pid}}
+           {:ok, notify} <- Notify.open(options),
+           {:ok, %{child: child} = launched} <- run(options, notify) do
+        Notify.attach(notify, child)
+        {{:ok, %{new(launched, options, started_at) | notify: notify}}, %{os_pid: child.os_pid}}
       else
         {:error, error} ->
           error = %{error | worker_id: options.id}
           {{:error, error}, %{error: error}}
       end
     end)
+  end
+
+  defp run(options, notify) do
+    with {:error, error} <- Launch.run(Options.plan(options, Notify.environment(notify))) do
+      Exit.stop_linked(notify)
+      {:error, error}
+    end
   end
 
   defp new(launched, options, started_at) do
@@ -114,6 +130,7 @@ defmodule Snakepit.Worker.Server do
   defp await_ready(worker) do
     case Readiness.await(worker, parent()) do
       {:ok, output} ->
+        Notify.watch(worker.notify)
         {:ok, %{worker | output: output}}
 
       {:error, :guardian_down, output} when worker.options.on_guardian_down == :restart ->
@@ -186,7 +203,7 @@ defmodule Snakepit.Worker.Server do
       uptime_ms: now() - worker.started_at
     }
 
-    {:reply, {:ok, {info, worker.monitor, worker.child}}, worker}
+    {:reply, {:ok, {info, worker.monitor, worker.notify, worker.child}}, worker}
   end
 
   def handle_call(:output_tail, _from, worker),
@@ -207,9 +224,11 @@ defmodule Snakepit.Worker.Server do
 
   def handle_call({:stop, opts}, _from, worker) do
     options = worker.options
+    # Whoever names a signal wants that one.
+    command = if opts.signal, do: nil, else: options.stop_command
     signal = opts.signal || options.stop_signal
     timeout = opts.timeout || options.stop_timeout
-    options = %{options | stop_signal: signal, stop_timeout: timeout}
+    options = %{options | stop_signal: signal, stop_timeout: timeout, stop_command: command}
     {answer, worker} = Exit.run(%{worker | options: options}, :graceful, :normal)
     {:stop, :normal, answer, worker}
   end
@@ -227,15 +246,17 @@ defmodule Snakepit.Worker.Server do
 
   # Its supervisor comes by later, and finds the process gone or on its way.
   def handle_info({Snakepit.Worker, :application_stops}, worker) do
-    %{stop_order: order, stop_signal: signal, stop_timeout: timeout} = worker.options
-
-    if order == :together do
-      Guardian.begin_stop(worker.child, signal, timeout)
-      {:noreply, %{worker | stopping?: true}}
-    else
-      {:noreply, worker}
-    end
+    if worker.options.stop_order == :together,
+      do: {:noreply, StopRequest.begin(%{worker | stopping?: true})},
+      else: {:noreply, worker}
   end
+
+  # It is to take longer. The guardian has been told; a command has its time from here.
+  def handle_info({Notify, notify, {:extend, timeout}}, %{notify: notify} = worker),
+    do: {:noreply, StopRequest.extend(worker, timeout)}
+
+  # Its supervisor has not come by yet.
+  def handle_info({StopCommand, news}, worker), do: {:noreply, StopRequest.hear(worker, news)}
 
   # Busy with its end.
   def handle_info({:EXIT, _pid, :heartbeat_timeout}, %{stopping?: true} = worker),
@@ -331,7 +352,7 @@ defmodule Snakepit.Worker.Server do
   def terminate(reason, worker) do
     # Order: before those who use it hear of it, so that a pool does not give it to the next.
     tell_end(worker, reason)
-    how = if Exit.orderly?(reason), do: :graceful, else: :forced
+    how = Exit.how(worker, reason)
     # Order: before it waits for its own process.
     if how == :graceful and not worker.stopping?, do: ApplicationStop.begin()
     Exit.run(worker, how, reason)

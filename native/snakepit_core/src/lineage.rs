@@ -9,6 +9,7 @@
 //! Linux only; elsewhere no process has a lineage.
 
 use crate::run_id::RunId;
+use crate::table::{self, Columns};
 use crate::{Error, Pid, os};
 
 /// Bits of a mark that count the children of a run. The others hold the run id, which is below 2³⁷.
@@ -55,6 +56,31 @@ impl Lineage {
     }
 }
 
+/// How far up the parents of a process are looked at: farther than anyone nests.
+const MOST_PARENTS: usize = 256;
+
+/// Returns whether a process is that child of a guardian, or descends from it: by its lineage, or, as it may
+/// have set one of its own, by its parents. One that is gone does not.
+///
+/// # Errors
+///
+/// [`Error::Os`].
+pub fn descends(pid: Pid, child: Pid, lineage: Lineage) -> Result<bool, Error> {
+    if pid == child || Lineage::of(pid)? == Some(lineage) {
+        return Ok(true);
+    }
+    let mut next = Some(pid);
+    for _ in 0..MOST_PARENTS {
+        let Some(pid) = next else { return Ok(false) };
+        let Some(entry) = table::read_one(pid, Columns::default())? else { return Ok(false) };
+        next = Pid::new(entry.parent.into());
+        if next == Some(child) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,6 +93,15 @@ mod tests {
                 assert_eq!(Lineage::from_limit(lineage.to_limit()), Some(lineage));
             }
         }
+    }
+
+    #[test]
+    fn a_process_descends_from_its_parent_without_a_lineage_too() {
+        let lineage = Lineage::new(RunId::from_bytes(b"k3x9a2p").unwrap(), 1);
+        let parent = Pid::new(nix::unistd::getppid().as_raw().into()).unwrap();
+        assert!(descends(Pid::current(), parent, lineage).unwrap());
+        assert!(descends(Pid::current(), Pid::current(), lineage).unwrap());
+        assert!(!descends(parent, Pid::current(), lineage).unwrap());
     }
 
     #[test]

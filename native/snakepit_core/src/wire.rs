@@ -75,6 +75,13 @@ pub enum Request {
         /// Milliseconds until `SIGKILL`.
         grace_ms: u64,
     },
+    /// Gives a tree that was asked to end at least so much time from now on.
+    Extend {
+        /// The child.
+        id: u64,
+        /// Milliseconds until `SIGKILL`.
+        grace_ms: u64,
+    },
     /// Sends a signal.
     Signal {
         /// The child.
@@ -183,16 +190,28 @@ pub struct StopPolicy {
     pub grace_ms: Option<u64>,
     /// Who is asked first.
     pub mode: KillMode,
+    /// What comes between the end of the grace period and `SIGKILL`, if the child is still there then.
+    pub abort: Option<Abort>,
+}
+
+/// A signal for a child that does not end when asked, such as `SIGABRT` for a core dump. It goes where the first one
+/// went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Abort {
+    /// The signal.
+    pub signal: i32,
+    /// Milliseconds until `SIGKILL`.
+    pub grace_ms: u64,
 }
 
 impl Default for StopPolicy {
     fn default() -> Self {
-        Self { signal: libc::SIGTERM, grace_ms: None, mode: KillMode::Tree }
+        Self { signal: libc::SIGTERM, grace_ms: None, mode: KillMode::Tree, abort: None }
     }
 }
 
-/// Who gets the stop signal at once. The rest of the tree gets it when the leader is gone, and SIGKILL
-/// goes to the whole tree.
+/// Who gets the stop signal at once. The rest of the tree gets it when the leader is gone, unless that is
+/// killed then, and SIGKILL goes to the whole tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KillMode {
     /// Everything that descends from the child.
@@ -202,6 +221,8 @@ pub enum KillMode {
     Group,
     /// The child alone.
     Leader,
+    /// The child alone. The rest gets SIGKILL when the child is gone.
+    Mixed,
 }
 
 /// Where a child's standard streams lead.

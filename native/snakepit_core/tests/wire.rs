@@ -6,8 +6,8 @@ use proptest::option;
 use proptest::prelude::*;
 use serde_bytes::ByteBuf;
 use snakepit_core::wire::{
-    Event, Exit, Hello, Input, KillMode, Output, Request, Scope, Spawn, Stdio, Step, StopPolicy,
-    VERSION, decode, encode,
+    Abort, Event, Exit, Hello, Input, KillMode, Output, Request, Scope, Spawn, Stdio, Step,
+    StopPolicy, VERSION, decode, encode,
 };
 
 mod checks;
@@ -37,9 +37,11 @@ fn output() -> impl Strategy<Value = Output> {
 }
 
 fn policy() -> impl Strategy<Value = StopPolicy> {
-    let modes = [KillMode::Tree, KillMode::Group, KillMode::Leader];
-    (any::<i32>(), option::of(any::<u64>()), prop::sample::select(modes.to_vec()))
-        .prop_map(|(signal, grace_ms, mode)| StopPolicy { signal, grace_ms, mode })
+    let modes = [KillMode::Tree, KillMode::Group, KillMode::Leader, KillMode::Mixed];
+    let abort = any::<(i32, u64)>().prop_map(|(signal, grace_ms)| Abort { signal, grace_ms });
+    let mode = prop::sample::select(modes.to_vec());
+    (any::<i32>(), option::of(any::<u64>()), mode, option::of(abort))
+        .prop_map(|(signal, grace_ms, mode, abort)| StopPolicy { signal, grace_ms, mode, abort })
 }
 
 fn spawn() -> impl Strategy<Value = Spawn> {
@@ -106,6 +108,8 @@ fn request() -> impl Strategy<Value = Request> {
         }),
         any::<(u64, bool)>().prop_map(|(grace_ms, strict)| Request::StopAll { grace_ms, strict }),
         any::<u64>().prop_map(|id| Request::Tail { id }),
+        any::<u64>().prop_map(|id| Request::Roots { id }),
+        any::<(u64, u64)>().prop_map(|(id, grace_ms)| Request::Extend { id, grace_ms }),
         Just(Request::Info),
         Just(Request::Ping),
     ]

@@ -14,6 +14,7 @@ use crate::children::{Assignment, ChildState, Children};
 use crate::event::{Action, Actions, Event, ExecResult, Purpose, Target, Time};
 use crate::phase::{GIVE_UP, LONGEST_PAUSE};
 use crate::shutdown::{Shutdown, StopAll};
+use crate::tree::Ask;
 use crate::trees::{Death, Finished, Trees};
 
 /// How long after the list of children could not be read it is tried again.
@@ -268,6 +269,9 @@ impl Machine {
                 let signal = Signal::from_number(signal.into()).unwrap_or(Signal::TERM);
                 self.stop(now, id, signal, Duration::from_millis(grace_ms).min(MAX_GRACE));
             }
+            Request::Extend { id, grace_ms } => {
+                self.trees.extend(id, now + Duration::from_millis(grace_ms).min(MAX_GRACE));
+            }
             Request::Signal { id, signal, scope } => {
                 if let Ok(signal) = Signal::from_number(signal.into()) {
                     self.trees.signal(id, signal, scope, &mut self.out);
@@ -355,7 +359,7 @@ impl Machine {
 
     fn stop(&mut self, now: Time, id: u64, signal: Signal, grace: Duration) {
         if self.trees.contains(id) {
-            self.trees.stop(now, id, signal, grace, &mut self.out);
+            self.trees.stop(now, id, Ask { signal, grace, aborts: true }, &mut self.out);
         } else if self.children.get(id).is_some() {
             self.children.set_stopping(id);
             self.discard(id);

@@ -56,6 +56,8 @@ pub struct Asked {
     pub walk_at: Option<Time>,
     /// Those below that have had it: pids, and start times unless they were hidden.
     pub reached: HashMap<i32, u64>,
+    /// What the leader gets instead of SIGKILL when its grace period is over, and how long it has then.
+    pub abort: Option<(Signal, Duration)>,
 }
 
 /// A tree that is being killed.
@@ -95,11 +97,15 @@ impl Asked {
             leader_ended,
             walk_at: None,
             reached: HashMap::new(),
+            abort: None,
         }
     }
 
-    /// The leader has ended after it was asked: from now on everyone is.
+    /// The leader has ended after it was asked: from now on everyone is, or is killed.
     pub fn leader_has_ended(&mut self, now: Time, mode: KillMode) {
+        if mode == KillMode::Mixed {
+            self.kill_at = now;
+        }
         if mode != KillMode::Tree {
             self.at = now;
             self.leader_ended = true;

@@ -37,6 +37,17 @@ pub struct Adopted {
 /// All adopted processes, by pid.
 pub type Adoptions = HashMap<i32, Adopted>;
 
+/// A request to end.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask {
+    /// What asks.
+    pub signal: Signal,
+    /// How long it has until SIGKILL.
+    pub grace: Duration,
+    /// Whether the abort signal of its policy comes before that, with a time of its own.
+    pub aborts: bool,
+}
+
 /// What descends from one child.
 #[derive(Debug)]
 pub struct Tree {
@@ -121,22 +132,26 @@ impl Tree {
         Signal::from_number(self.policy.signal.into()).unwrap_or(Signal::TERM)
     }
 
-    /// Ends it: the signal now, SIGKILL after `grace`.
-    pub fn stop(
-        &mut self,
-        now: Time,
-        signal: Signal,
-        grace: Duration,
-        adopted: &mut Adoptions,
-        out: &mut Actions,
-    ) {
-        let grace = if signal == Signal::KILL { Duration::ZERO } else { grace };
+    /// Returns the abort signal that its policy has for one that was asked with another signal, with its time.
+    fn abort(&self, ask: Ask) -> Option<(Signal, Duration)> {
+        let abort = self.policy.abort.filter(|_| ask.aborts && ask.signal != Signal::KILL)?;
+        let signal = Signal::from_number(abort.signal.into()).ok()?;
+        (signal != ask.signal).then_some((signal, Duration::from_millis(abort.grace_ms)))
+    }
+
+    /// Ends it: the signal now, SIGKILL when its time is over.
+    pub fn stop(&mut self, now: Time, ask: Ask, adopted: &mut Adoptions, out: &mut Actions) {
+        let signal = ask.signal;
+        let grace = if signal == Signal::KILL { Duration::ZERO } else { ask.grace };
         let mut kill_at = now.saturating_add(grace);
         match &mut self.phase {
             Phase::Running => {}
             Phase::Asked(asked) => {
                 kill_at = kill_at.min(asked.kill_at);
                 asked.kill_at = kill_at;
+                if !ask.aborts || signal == Signal::KILL {
+                    asked.abort = None;
+                }
                 // To ask again with the same signal means to shorten the grace period.
                 if asked.signal == signal || signal == Signal::KILL || asked.leader_ended {
                     return;
@@ -145,7 +160,8 @@ impl Tree {
             Phase::Killing(_) | Phase::Survived => return,
         }
         let left = kill_at.saturating_sub(now);
-        self.phase = Phase::Asked(Box::new(Asked::new(now, signal, left, !self.leader_is_there)));
+        let asked = Asked::new(now, signal, left, !self.leader_is_there);
+        self.phase = Phase::Asked(Box::new(Asked { abort: self.abort(ask), ..asked }));
         for pid in &self.members {
             if let Some(one) = adopted.get_mut(pid) {
                 one.asked = false;
@@ -163,12 +179,8 @@ impl Tree {
         if !self.leader_is_there {
             return;
         }
-        let target = if mode == KillMode::Leader {
-            Target::Child(leader)
-        } else {
-            asked.group = true;
-            Target::Group(leader)
-        };
+        let target = first_asked(leader, mode);
+        asked.group = target == Target::Group(leader);
         request(target, asked.signal, out);
         if mode == KillMode::Tree {
             asked.everyone = true;
@@ -181,8 +193,29 @@ impl Tree {
         }
     }
 
+    /// Has it not killed before this moment, if it was asked to end.
+    pub fn extend(&mut self, until: Time) {
+        if let Phase::Asked(asked) = &mut self.phase {
+            asked.kill_at = asked.kill_at.max(until);
+            self.timer = Some(asked.walk_at.unwrap_or(asked.kill_at).min(asked.kill_at));
+        }
+    }
+
+    /// Sends the abort signal if the grace period of the leader is over, and there is one for it.
+    fn try_abort(&mut self, now: Time, out: &mut Actions) {
+        let (mode, leader) = (self.policy.mode, self.leader);
+        let Phase::Asked(asked) = &mut self.phase else { return };
+        if asked.kill_at <= now && self.leader_is_there {
+            if let Some((signal, grace)) = asked.abort.take() {
+                asked.kill_at = now.saturating_add(grace);
+                request(first_asked(leader, mode), signal, out);
+            }
+        }
+    }
+
     /// Does what is due, and sets the timer for the next time.
     pub fn advance(&mut self, id: u64, now: Time, adopted: &mut Adoptions, out: &mut Actions) {
+        self.try_abort(now, out);
         if matches!(&self.phase, Phase::Asked(asked) if asked.kill_at <= now) {
             if self.leader_is_there {
                 out.signal(Target::Group(self.leader), Signal::KILL);
@@ -347,6 +380,14 @@ impl Tree {
         self.phase = Phase::Survived;
         self.timer = Some(now + LONGEST_PAUSE);
         true
+    }
+}
+
+/// Who is asked at once.
+fn first_asked(leader: i32, mode: KillMode) -> Target {
+    match mode {
+        KillMode::Leader | KillMode::Mixed => Target::Child(leader),
+        KillMode::Tree | KillMode::Group => Target::Group(leader),
     }
 }
 

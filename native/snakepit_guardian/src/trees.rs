@@ -15,12 +15,12 @@ use std::time::Duration;
 use snakepit_core::Signal;
 use snakepit_core::lineage::Lineage;
 use snakepit_core::run_id::RunId;
-use snakepit_core::wire::{self, Exit, Scope, StopPolicy};
+use snakepit_core::wire::{self, Exit, KillMode, Scope, StopPolicy};
 use tracing::info;
 
 use crate::event::{Action, Actions, Adoptee, Member, Purpose, Time};
 use crate::phase::{Asked, Phase};
-use crate::tree::{Adopted, Adoptions, Tree};
+use crate::tree::{Adopted, Adoptions, Ask, Tree};
 
 /// The tree of processes that have no known lineage, marker, session or group. No child has this id.
 pub const UNCLAIMED: u64 = 0;
@@ -246,7 +246,9 @@ impl Trees {
         let mode = tree.policy.mode;
         match &mut tree.phase {
             Phase::Running => {
-                let asked = Asked::new(now, tree.signal(), tree.grace(default), true);
+                let grace =
+                    if mode == KillMode::Mixed { Duration::ZERO } else { tree.grace(default) };
+                let asked = Asked::new(now, tree.signal(), grace, true);
                 tree.phase = Phase::Asked(Box::new(asked));
             }
             Phase::Asked(asked) => asked.leader_has_ended(now, mode),
@@ -276,17 +278,17 @@ impl Trees {
         Some(Death { tree: id, worker_id, killed })
     }
 
-    /// Ends a tree: the signal now, SIGKILL after `grace`.
-    pub fn stop(&mut self, now: Time, id: u64, signal: Signal, grace: Duration, out: &mut Actions) {
+    /// Ends a tree: the signal now, SIGKILL when its time is over.
+    pub fn stop(&mut self, now: Time, id: u64, ask: Ask, out: &mut Actions) {
         self.with(id, |tree, adopted| {
-            tree.stop(now, signal, grace, adopted, out);
+            tree.stop(now, ask, adopted, out);
             if !matches!(tree.phase, Phase::Killing(_) | Phase::Survived) {
                 tree.advance(id, now, adopted, out);
             }
         });
     }
 
-    /// Ends a tree by its policy; with `strict`, with this grace period for all.
+    /// Ends a tree by its policy; with `strict`, with this grace period for all, and no more.
     pub fn stop_by_policy(
         &mut self,
         now: Time,
@@ -297,7 +299,13 @@ impl Trees {
     ) {
         let Some(tree) = self.by_id.get(&id) else { return };
         let (signal, own) = (tree.signal(), tree.grace(grace));
-        self.stop(now, id, signal, if strict { grace } else { own }, out);
+        let grace = if strict { grace } else { own };
+        self.stop(now, id, Ask { signal, grace, aborts: !strict }, out);
+    }
+
+    /// Has a tree that was asked to end not killed before this moment.
+    pub fn extend(&mut self, id: u64, until: Time) {
+        self.with(id, |tree, _| tree.extend(until));
     }
 
     /// Returns the trees that are gone, and those that were given up, now that the list of children was read

@@ -34,6 +34,7 @@ enum Step {
     Bystander(u8),
     Stop(u8, u8),
     Kill(u8),
+    Extend(u8, u8),
     Signal(u8),
     StopAll(bool),
     ListFails(bool),
@@ -52,6 +53,7 @@ enum Mode {
     Tree,
     Group,
     Leader,
+    Mixed,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +73,8 @@ enum Act {
 fn step() -> impl Strategy<Value = Step> {
     let kind =
         prop_oneof![5 => Just(Kind::Polite), 2 => Just(Kind::Stubborn), 1 => Just(Kind::Bomb)];
-    let mode = prop_oneof![Just(Mode::Tree), Just(Mode::Group), Just(Mode::Leader)];
+    let mode =
+        prop_oneof![Just(Mode::Tree), Just(Mode::Group), Just(Mode::Leader), Just(Mode::Mixed)];
     let act = prop_oneof![
         6 => Just(Act::Fork),
         3 => Just(Act::Daemonise),
@@ -92,6 +95,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => any::<u8>().prop_map(Step::Bystander),
         3 => any::<(u8, u8)>().prop_map(|(pick, grace)| Step::Stop(pick, grace)),
         1 => any::<u8>().prop_map(Step::Kill),
+        1 => any::<(u8, u8)>().prop_map(|(pick, grace)| Step::Extend(pick, grace)),
         1 => any::<u8>().prop_map(Step::Signal),
         1 => any::<bool>().prop_map(Step::StopAll),
         1 => any::<bool>().prop_map(Step::ListFails),
@@ -127,6 +131,7 @@ fn take(shell: &mut Shell, step: Step) {
                 Mode::Tree => KillMode::Tree,
                 Mode::Group => KillMode::Group,
                 Mode::Leader => KillMode::Leader,
+                Mode::Mixed => KillMode::Mixed,
             };
             shell.start(mode, nature);
         }
@@ -154,6 +159,11 @@ fn take(shell: &mut Shell, step: Step) {
             if let Some(id) = pick(&out, which) {
                 let signal = Signal::KILL.as_raw();
                 shell.request(Request::Stop { id, signal, grace_ms: 0 });
+            }
+        }
+        Step::Extend(which, grace) => {
+            if let Some(id) = pick(&out, which) {
+                shell.request(Request::Extend { id, grace_ms: grace.into() });
             }
         }
         Step::Signal(which) => {

@@ -8,7 +8,7 @@
 //! | `pipe`, `lines` | pipes to and from programs, and what comes through them |
 //! | `channel` | connections over which descriptors go to the guardian |
 //! | `terminal` | terminals of programs, and the one of this BEAM |
-//! | `usage` | what the processes of a tree use |
+//! | `usage` | who is of a tree, and what its processes use |
 //! | `self_test` | what this place allows |
 //!
 //! `terms`, `ledger_terms` and `wire_terms` encode and decode.

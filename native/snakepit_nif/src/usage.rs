@@ -1,6 +1,7 @@
-//! What the processes of a tree use.
+//! Who is of a tree, and what its processes use.
 
-use rustler::NifMap;
+use rustler::{Binary, NifMap};
+use snakepit_core::lineage::{self, Lineage};
 
 use crate::Answer;
 use crate::terms::{Bytes, IdentityTerm, Items, PidTerm};
@@ -19,6 +20,14 @@ struct ProcessUsageTerm {
     pss_bytes: Option<u64>,
     descriptors: Option<u64>,
     io: Option<(u64, u64, u64, u64)>,
+}
+
+/// `Snakepit.Native.process_descends/4`: whether a process is a child of the guardian or descends from it. Reads
+/// `/proc` if the process has no lineage.
+#[rustler::nif(schedule = "DirtyIo")]
+fn process_descends(os_pid: PidTerm, leader: PidTerm, run_id: Binary, child: u64) -> Answer<bool> {
+    let lineage = Lineage::new(crate::parse_run_id(run_id)?, child);
+    Ok(lineage::descends(os_pid.pid()?, leader.pid()?, lineage)?)
 }
 
 /// `Snakepit.Native.tree_usage/4`: of a child and other roots of its tree, with the start of each or 0. Reads

@@ -5,8 +5,8 @@ use rustler::{Atom, Encoder, Env, NifMap, NifTaggedEnum, NifUnitEnum, Term};
 use serde_bytes::ByteBuf;
 use snakepit_core::Signal;
 use snakepit_core::wire::{
-    Event, Exit, Hello, Input, KillMode, Output, Request, Scope, Spawn, Stdio, Step, StopPolicy,
-    VERSION,
+    Abort, Event, Exit, Hello, Input, KillMode, Output, Request, Scope, Spawn, Stdio, Step,
+    StopPolicy, VERSION,
 };
 
 use crate::terms::{Bytes, Items, SignalTerm, errno_atom, map};
@@ -29,6 +29,7 @@ pub enum RequestTerm {
     Spawn(SpawnTerm),
     Release(u64),
     Stop(u64, SignalTerm, u64),
+    Extend(u64, u64),
     Signal(u64, SignalTerm, ScopeTerm),
     StopAll(u64, bool),
     Tail(u64),
@@ -68,15 +69,19 @@ pub struct SpawnTerm {
     nice: Option<i32>,
     limits: Items<(u32, u64, u64)>,
     oom_score_adj: Option<i32>,
-    stop: (SignalTerm, Option<u64>, KillModeTerm),
+    stop: PolicyTerm,
     release: bool,
 }
+
+/// Signal, grace period, mode, and the abort signal with its own grace period.
+type PolicyTerm = (SignalTerm, Option<u64>, KillModeTerm, Option<(SignalTerm, u64)>);
 
 #[derive(NifUnitEnum)]
 pub enum KillModeTerm {
     Tree,
     Group,
     Leader,
+    Mixed,
 }
 
 #[derive(NifUnitEnum)]
@@ -188,6 +193,7 @@ impl From<RequestTerm> for Request {
             RequestTerm::Stop(id, signal, grace_ms) => {
                 Self::Stop { id, signal: signal.0.as_raw(), grace_ms }
             }
+            RequestTerm::Extend(id, grace_ms) => Self::Extend { id, grace_ms },
             RequestTerm::Signal(id, signal, scope) => {
                 let scope = match scope {
                     ScopeTerm::Process => Scope::Process,
@@ -247,13 +253,15 @@ impl From<SpawnTerm> for Spawn {
     }
 }
 
-fn policy((signal, grace_ms, mode): (SignalTerm, Option<u64>, KillModeTerm)) -> StopPolicy {
+fn policy((signal, grace_ms, mode, abort): PolicyTerm) -> StopPolicy {
     let mode = match mode {
         KillModeTerm::Tree => KillMode::Tree,
         KillModeTerm::Group => KillMode::Group,
         KillModeTerm::Leader => KillMode::Leader,
+        KillModeTerm::Mixed => KillMode::Mixed,
     };
-    StopPolicy { signal: signal.0.as_raw(), grace_ms, mode }
+    let abort = abort.map(|(signal, grace_ms)| Abort { signal: signal.0.as_raw(), grace_ms });
+    StopPolicy { signal: signal.0.as_raw(), grace_ms, mode, abort }
 }
 
 /// `{:ready, id, os_pid, identity}`, `{:exited, id, %{...}, tail}` and so on.

@@ -216,6 +216,12 @@ impl Kernel {
             Signal::KILL => self.exit(pid, Signal::KILL.as_raw()),
             Signal::STOP => process.state = State::Stopped,
             Signal::CONT => process.state = State::Alive,
+            // Whoever is deaf for the stop signal may hear this one.
+            signal if signal.as_raw() == libc::SIGABRT => {
+                if !process.nature.bomb && !process.nature.stuck {
+                    self.exit(pid, libc::SIGABRT);
+                }
+            }
             _ => {
                 process.asked += 1;
                 if !process.nature.ignores_term && !process.nature.stuck {

@@ -7,7 +7,7 @@ use serde_bytes::ByteBuf;
 use snakepit_core::identity::Identity;
 use snakepit_core::lineage::Lineage;
 use snakepit_core::run_id::RunId;
-use snakepit_core::wire::{self, Exit, Hello, KillMode, Request, Spawn, StopPolicy};
+use snakepit_core::wire::{self, Abort, Exit, Hello, KillMode, Request, Spawn, StopPolicy};
 use snakepit_core::{Pid, Signal};
 use snakepit_guardian::event::{Adoptee, ExecResult, ForkedChild, Member, Purpose, Target};
 use snakepit_guardian::{Action, Event, Machine};
@@ -160,7 +160,10 @@ impl Shell {
     /// Assigns and releases a waiting child, in one request or in two.
     pub fn start(&mut self, mode: KillMode, nature: Nature) {
         let Some(id) = self.ready.pop() else { return };
-        let stop = StopPolicy { mode, ..StopPolicy::default() };
+        // One in two has an abort signal, with a time of its own.
+        let abort =
+            (self.kernel.random(2) == 0).then_some(Abort { signal: libc::SIGABRT, grace_ms: 50 });
+        let stop = StopPolicy { mode, abort, ..StopPolicy::default() };
         let release = self.kernel.random(2) == 0;
         let spawn = Spawn { id, worker_id: format!("w{id}"), stop, release, ..Spawn::default() };
         self.request(Request::Spawn(Box::new(spawn)));
