@@ -22,7 +22,7 @@ defmodule Snakepit.Application do
 
   alias Snakepit.Cleanup.Strays
 
-  alias Snakepit.Telemetry
+  alias Snakepit.{ServiceManager, Telemetry}
   alias Snakepit.Pool.{ApplicationCleanup, Directory, PIDLedger, ProcessRegistry}
 
   # Everything below a guardian dies with it, and that is not a reason to take down the host. More
@@ -72,6 +72,8 @@ defmodule Snakepit.Application do
       Accounts
     ]
 
+    core = if config.notify, do: core ++ [{ServiceManager, config}], else: core
+
     children = [
       supervisor(Snakepit.Supervisor, core, :rest_for_one),
       {DynamicSupervisor, name: Snakepit.WorkerSupervisor, strategy: :one_for_one}
@@ -91,6 +93,8 @@ defmodule Snakepit.Application do
 
   @impl true
   def prep_stop(state) do
+    ServiceManager.stopping()
+
     # Not if the supervisor has given up: then the run has ended before this. And if the disk is full,
     # the stop goes on without its record.
     with :running <- RunState.current(),
@@ -134,6 +138,7 @@ defmodule Snakepit.Application do
 
   defp let_go(run) do
     RunState.forget()
+    ServiceManager.forget()
     Run.release(run)
   end
 

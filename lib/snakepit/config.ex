@@ -1,5 +1,6 @@
 defmodule Snakepit.Config do
   alias Snakepit.{HeartbeatMonitor, Metrics, Options}
+  alias Snakepit.Cleanup.Hook
 
   @monitor HeartbeatMonitor.schema()
 
@@ -132,6 +133,31 @@ defmodule Snakepit.Config do
       default: [],
       doc: "for Prometheus and others, see `Snakepit.Metrics`:"
     ],
+    notify: [
+      type: {:one_of, [false, true, :manual]},
+      default: false,
+      doc: """
+      whether the service manager is told when the application is ready and when it stops; with `:manual` the application
+      says itself that it is ready, see `Snakepit.ServiceManager`
+      """
+    ],
+    before_reap: [
+      type: {:or, [{:one_of, [nil]}, {:custom, &Hook.mfa?/1, "{module, function, arguments}"}]},
+      default: nil,
+      doc:
+        "`{module, function, arguments}`, called at the start before orphans of earlier runs are ended"
+    ],
+    after_reap: [
+      type: {:or, [{:one_of, [nil]}, {:custom, &Hook.mfa?/1, "{module, function, arguments}"}]},
+      default: nil,
+      doc: "the same, called afterwards, before anything may be started"
+    ],
+    reap_hook_timeout_ms: [
+      type: {:milliseconds, 1},
+      default: 5_000,
+      doc:
+        "how many milliseconds each of these two may take; then it is killed, and the start goes on"
+    ],
     output_tail_bytes: [
       type: {:integer, 0, :infinity, "bytes"},
       default: 65_536,
@@ -195,6 +221,10 @@ defmodule Snakepit.Config do
             max_groups: pos_integer(),
             group_by: (String.t() -> String.t()) | nil
           },
+          notify: boolean() | :manual,
+          before_reap: {module(), atom(), [term()]} | nil,
+          after_reap: {module(), atom(), [term()]} | nil,
+          reap_hook_timeout_ms: pos_integer(),
           output_tail_bytes: non_neg_integer()
         }
 

@@ -17,7 +17,7 @@ defmodule Snakepit.Pool.PIDLedger do
   alias Snakepit.{AlignedTimer, Config, DataDir, Error, Native, Options}
   alias Snakepit.Ledger.History
   alias Snakepit.{Run, RunState}
-  alias Snakepit.Cleanup.Reaper
+  alias Snakepit.Cleanup.{Hook, Reaper}
   alias Snakepit.Ledger.{Journal, Table}
 
   @checkpoint_interval_ms 1_000
@@ -260,7 +260,9 @@ defmodule Snakepit.Pool.PIDLedger do
 
   defp clean_up(run, config) do
     advance!(:cleaning_stale, run)
+    Hook.call(:before_reap, config)
     Reaper.reap(run, config)
+    Hook.call(:after_reap, config)
   end
 
   defp advance!(state, run), do: state |> RunState.advance() |> DataDir.written!(run.data_dir)

@@ -15,7 +15,7 @@ defmodule Snakepit.Worker.ApplicationStop do
   # it.
 
   alias Snakepit.Pool.ProcessRegistry
-  alias Snakepit.{Run, Worker}
+  alias Snakepit.{Run, ServiceManager, Worker}
 
   @doc "Returns whether the BEAM stops in good order. `:init` answers also while it does."
   @spec system_stops?() :: boolean()
@@ -30,6 +30,7 @@ defmodule Snakepit.Worker.ApplicationStop do
     # Order: what costs a message comes last. Two that end at one instant may both tell, which does no harm.
     if not :persistent_term.get(told, false) and system_stops?() do
       :persistent_term.put(told, true)
+      ServiceManager.stopping()
       tell(application)
     end
 
