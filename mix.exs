@@ -51,6 +51,7 @@ defmodule Snakepit.MixProject do
       extras: [
         "README.md",
         "guides/getting-started.md",
+        "guides/operation.md",
         "guides/switching.md",
         "guides/comparison.md",
         "guides/guarantees.md",
@@ -80,6 +81,7 @@ defmodule Snakepit.MixProject do
           Snakepit.Pool,
           Snakepit.HeartbeatMonitor,
           Snakepit.HeartbeatMonitor.Health,
+          Snakepit.Worker.Notify.Status,
           Snakepit.Command,
           Snakepit.Result,
           Snakepit.Usage,
@@ -88,6 +90,7 @@ defmodule Snakepit.MixProject do
         "Setting up and testing": [
           Snakepit.Config,
           Snakepit.Test,
+          Snakepit.ServiceManager,
           Snakepit.Telemetry,
           Snakepit.ProcessTelemetry
         ],

@@ -56,6 +56,12 @@ defmodule Snakepit.ExamplesTest do
     assert output =~ "left behind: 0\n"
   end
 
+  test "what the guide of operation shows" do
+    output = run("operation.exs")
+    assert output =~ "ready: listening\nit runs: true\n"
+    assert output =~ "left behind: 0\n"
+  end
+
   test "a person's dialogue with an interpreter at a terminal" do
     output = run("terminal.exs")
     assert output =~ "it can count: 42\n"
