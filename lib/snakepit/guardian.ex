@@ -151,7 +151,10 @@ defmodule Snakepit.Guardian do
   @spec stop(child(), keyword()) :: :ok | {:error, Error.t()}
   def stop(%{id: id}, opts \\ []) do
     %{signal: signal, timeout: timeout} = Options.validate!(opts, @stop)
-    call({:stop, id, signal, timeout}, :stop, timeout)
+
+    # It may be given more time, by an abort signal or because it asks for more. A guardian that does not answer is
+    # replaced, and then the answer is that.
+    call({:stop, id, signal, timeout}, :stop, :infinity)
   end
 
   # As `stop/2`, without waiting: the owner hears of the end.
@@ -349,7 +352,11 @@ defmodule Snakepit.Guardian do
   defp call(request, operation, extra \\ 0), do: call(__MODULE__, request, operation, extra)
 
   defp call(server, request, operation, extra) do
-    GenServer.call(server, request, @call_timeout + extra)
+    GenServer.call(
+      server,
+      request,
+      if(extra == :infinity, do: extra, else: @call_timeout + extra)
+    )
   catch
     :exit, {reason, _call} when reason != :timeout ->
       {:error, %Error{operation: operation, reason: :guardian_down}}

@@ -141,8 +141,8 @@ defmodule Snakepit.Worker do
     * `STATUS=text` - for people: `info/1` has it as `:notify`
     * `WATCHDOG=1` - a heartbeat. With `watchdog: milliseconds` it finds `WATCHDOG_USEC`, and if it does not say this in
       time after it is ready, the worker ends with `:heartbeat_timeout`; at once with `WATCHDOG=trigger`
-    * `EXTEND_TIMEOUT_USEC=n` - it needs at least so many microseconds from now on, to start or to end. A supervisor does
-      not wait longer for that than the `:shutdown` of its child specification
+    * `EXTEND_TIMEOUT_USEC=n` - it needs at least so many microseconds from now on, at most ten minutes, to start or to
+      end. A supervisor does not wait longer for that than the `:shutdown` of its child specification
     * `RELOADING=1`, `STOPPING=1` - what it is about to do. One that stops needs no watchdog any more
 
   ## End
@@ -285,7 +285,11 @@ defmodule Snakepit.Worker do
   def info(worker) do
     with {:ok, {%Info{} = info, monitor, notify, child}} <- call(worker, :info, :info) do
       usage = with {:ok, usage} <- Usage.of(child, false), do: usage, else: (_gone -> nil)
-      health = ask(monitor, &HeartbeatMonitor.get_health_status/1)
+
+      # A watchdog is the heartbeat of a worker that has no other.
+      health =
+        ask(monitor, &HeartbeatMonitor.get_health_status/1) || ask(notify, &Notify.health/1)
+
       {:ok, %{info | heartbeat: health, notify: ask(notify, &Notify.status/1), usage: usage}}
     end
   end

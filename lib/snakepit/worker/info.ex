@@ -6,7 +6,7 @@ defmodule Snakepit.Worker.Info do
     * `:os_pid` - the pid of its OS process
     * `:cmd` - the program and its arguments
     * `:uptime_ms` - how long the process has run
-    * `:heartbeat` - a `Snakepit.HeartbeatMonitor.Health`, or `nil` without heartbeats
+    * `:heartbeat` - a `Snakepit.HeartbeatMonitor.Health`, by its `:watchdog` if it has no other heartbeats; or `nil`
     * `:notify` - a `Snakepit.Worker.Notify.Status`: what the process has said of itself; `nil` without `ready: :notify`
       and `:watchdog`
     * `:usage` - a `Snakepit.Usage`: what the process and everything that it has started use; `nil` if they have just

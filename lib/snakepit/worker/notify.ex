@@ -16,12 +16,15 @@ defmodule Snakepit.Worker.Notify do
   require Logger
 
   alias Snakepit.{Error, Guardian, Native, ProcessLabel, Run, Telemetry}
+  alias Snakepit.HeartbeatMonitor.Health
   alias Snakepit.Worker.Notify.{Message, Status}
 
   # Longer messages are nobody's; `sd_notify` has the same limit.
   @message_bytes 4096
   # What the kernel takes for who has sent a datagram, and no more: a header and three numbers, aligned.
   @credentials_bytes 32
+  # What one `EXTEND_TIMEOUT_USEC` gives at the most: ten minutes.
+  @longest_extension_ms 600_000
   # How many datagrams are read before other messages are looked at.
   @batch 32
 
@@ -35,6 +38,8 @@ defmodule Snakepit.Worker.Notify do
     :run_id,
     :watchdog_ms,
     :timer,
+    # When it last said that it is alive.
+    :heard_at,
     status: %Status{},
     watching?: false
   ]
@@ -74,10 +79,13 @@ defmodule Snakepit.Worker.Notify do
   def ending(nil), do: :ok
   def ending(notify), do: GenServer.cast(notify, :ending)
 
-  @doc "Returns what the process has said of itself; `nil` without a socket."
-  @spec status(pid() | nil) :: Status.t() | nil
-  def status(nil), do: nil
+  @doc "Returns what the process has said of itself."
+  @spec status(pid()) :: Status.t()
   def status(notify), do: GenServer.call(notify, :status)
+
+  @doc "Returns how it answers its watchdog; `nil` without one."
+  @spec health(pid()) :: Health.t() | nil
+  def health(notify), do: GenServer.call(notify, :health)
 
   @impl true
   def init({worker, options}) do
@@ -120,6 +128,13 @@ defmodule Snakepit.Worker.Notify do
   end
 
   def handle_call(:status, _from, state), do: {:reply, state.status, state}
+  def handle_call(:health, _from, %{watchdog_ms: nil} = state), do: {:reply, nil, state}
+
+  def handle_call(:health, _from, %{status: %{watchdogs: count}, heard_at: heard_at} = state) do
+    ago = heard_at && now() - heard_at
+    status = if count > 0, do: :healthy, else: :unknown
+    {:reply, %Health{status: status, pongs_received: count, last_pong_ms_ago: ago}, state}
+  end
 
   @impl true
   def handle_cast({:attach, child}, state), do: {:noreply, receive_some(%{state | child: child})}
@@ -145,8 +160,14 @@ defmodule Snakepit.Worker.Notify do
   def handle_info(:give_up, state), do: give_up(state)
   def handle_info(_late, state), do: {:noreply, state}
 
-  # The worker says what that means; this process has nothing to report.
+  # The worker says what that means.
   defp give_up(state) do
+    Telemetry.execute(
+      [:snakepit, :heartbeat, :timeout],
+      %{count: 1, missed_count: 1},
+      %{worker_id: state.id, timeout_threshold_ms: state.watchdog_ms}
+    )
+
     Process.exit(state.worker, :heartbeat_timeout)
     {:stop, :normal, state}
   end
@@ -213,7 +234,8 @@ defmodule Snakepit.Worker.Notify do
     if fields[:watchdog] == :trigger, do: send(self(), :give_up)
 
     watchdog_ms = fields[:watchdog_ms] || state.watchdog_ms
-    state = %{state | status: status, watchdog_ms: watchdog_ms}
+    heard_at = if fields[:watchdog] == :alive, do: now(), else: state.heard_at
+    state = %{state | status: status, watchdog_ms: watchdog_ms, heard_at: heard_at}
 
     cond do
       status.state == :stopping -> %{stop_watchdog(state) | watching?: false}
@@ -222,8 +244,9 @@ defmodule Snakepit.Worker.Notify do
     end
   end
 
-  # While it starts and while a command asks it to end, the worker keeps the time; otherwise the guardian does.
+  # Not for ever at once: whoever needs longer says so again. While it starts and while a command asks it to end, the worker keeps the time; otherwise the guardian does.
   defp extend(state, timeout_ms) do
+    timeout_ms = min(timeout_ms, @longest_extension_ms)
     tell(state, {:extend, timeout_ms})
     Guardian.extend(state.child, timeout_ms)
   end
@@ -243,4 +266,6 @@ defmodule Snakepit.Worker.Notify do
     :erlang.cancel_timer(state.timer)
     %{state | timer: nil}
   end
+
+  defp now, do: System.monotonic_time(:millisecond)
 end

@@ -105,7 +105,13 @@ defmodule Snakepit.Worker.NotifyTest do
     os_pid = Worker.os_pid!(worker)
     assert environment(os_pid)["WATCHDOG_USEC"] == "600000000"
     first = timer(worker)
+    assert %{status: :unknown, last_pong_ms_ago: nil} = Worker.info!(worker).heartbeat
     after_all(worker)
+
+    assert %{status: :healthy, pongs_received: 1, last_pong_ms_ago: ago} =
+             Worker.info!(worker).heartbeat
+
+    assert is_integer(ago)
     second = timer(worker)
     assert first != second and is_reference(second)
     # What it says itself counts from then on.
