@@ -52,6 +52,7 @@ defmodule Snakepit.MixProject do
         "README.md",
         "guides/getting-started.md",
         "guides/operation.md",
+        "guides/monitoring.md",
         "guides/switching.md",
         "guides/comparison.md",
         "guides/guarantees.md",
@@ -93,6 +94,12 @@ defmodule Snakepit.MixProject do
           Snakepit.ServiceManager,
           Snakepit.Telemetry,
           Snakepit.ProcessTelemetry
+        ],
+        Monitoring: [
+          Snakepit.Metrics,
+          Snakepit.Metrics.Server,
+          Snakepit.PromEx,
+          Snakepit.LiveDashboard
         ],
         Runs: [
           Snakepit.RunID,

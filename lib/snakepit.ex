@@ -18,6 +18,7 @@ defmodule Snakepit do
     * `Snakepit.OSProcess` - a process known by more than its pid
     * `Snakepit.ProcessKiller` - signals and ends processes, groups, and whole runs
     * `Snakepit.Telemetry` - the events
+    * `Snakepit.Metrics` - counters of them, for Prometheus
     * `Snakepit.Config` - the configuration
 
   """

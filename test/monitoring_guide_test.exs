@@ -114,6 +114,8 @@ defmodule Snakepit.MonitoringGuideTest do
 
     assert {template, %{page: 1}} = Beam.run(beam, "#{page}.render(%{page: 1})")
 
+    Code.ensure_loaded!(Snakepit.LiveDashboard)
+
     for [_all, name] <- Regex.scan(~r/Snakepit\.LiveDashboard\.(\w+)/, template),
         do:
           assert(
