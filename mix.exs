@@ -24,11 +24,8 @@ defmodule Snakepit.MixProject do
   end
 
   def application do
-    [
-      mod: {Snakepit.Application, []},
-      # The last one for Snakepit.Metrics.Server, where it is there.
-      extra_applications: [:logger, :crypto, inets: :optional]
-    ]
+    # Not :inets, which Snakepit.Metrics.Server uses: newer versions of mix would start it for everybody.
+    [mod: {Snakepit.Application, []}, extra_applications: [:logger, :crypto]]
   end
 
   defp elixirc_paths(:test), do: ["lib", "test/support", "bench/support"]

@@ -11,6 +11,7 @@ children = [
 :ok = Snakepit.Pool.await_ready(MyApp.Nap)
 
 # As Prometheus does it, every few seconds.
+{:ok, _applications} = Application.ensure_all_started(:inets)
 url = ~c"http://127.0.0.1:#{Snakepit.Metrics.Server.port(MyApp.Metrics)}/metrics"
 {:ok, {{_version, 200, _phrase}, _headers, text}} = :httpc.request(url)
 
