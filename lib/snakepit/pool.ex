@@ -2,39 +2,21 @@ defmodule Snakepit.Pool do
   alias Snakepit.{Error, Options, Telemetry, Worker}
   alias Snakepit.Pool.{Info, Server}
 
-  # More is a mistake, and would take all processes that a BEAM may have.
-  @size {:integer, 1, 65_536}
-
-  @schema [
-    size: [type: @size, required: true, doc: "how many workers; 65,536 at most"],
-    worker: [
-      type: {:custom, &__MODULE__.worker/1, "the options of a worker"},
-      required: true,
-      doc: "the options of `Snakepit.Worker`, but for `:id` and `:name`"
-    ],
-    name: [type: :name, default: nil, doc: "a name, as for `GenServer`"],
-    id: [
-      type: :text,
+  @with_worker [
+    timeout: [type: :timeout, default: 5_000, doc: "how long to wait for a worker that is free"],
+    key: [
+      type: {:custom, &__MODULE__.any?/1, "any term"},
       default: nil,
-      shown: "the name, or generated",
-      doc: "what the workers' ids begin with"
+      doc: "any term; those who have the same one get the same worker, see below"
     ],
-    max_restarts: [
-      type: {:integer, 1, :infinity},
-      default: nil,
-      shown: "`:size`, but at least 3",
-      doc: "the restart budget, see below"
-    ],
-    max_seconds: [
-      type: {:integer, 1, :infinity, "seconds"},
-      default: 5,
-      doc: "the time in which that many restarts are allowed"
+    affinity: [
+      type: {:one_of, [:hint, :strict, :fail_fast]},
+      default: :hint,
+      doc: "what to do if the worker of the `:key` is in use: see below"
     ]
   ]
 
-  @with_worker [
-    timeout: [type: :timeout, default: 5_000, doc: "how long to wait for a worker that is free"]
-  ]
+  @with_worker_defaults Map.new(@with_worker, fn {key, entry} -> {key, entry[:default]} end)
 
   @restart_worker [
     force: [type: :boolean, default: false, doc: "at once, also while a caller uses it"]
@@ -53,12 +35,19 @@ defmodule Snakepit.Pool do
 
   ## Options
 
-  #{Options.docs(@schema)}
+  #{Options.docs(Snakepit.Pool.Options.schema())}
 
   ## Start
 
-  `start_link/1` returns when each worker's process runs or has failed to start. All workers start at the same time.
-  A worker that is ready can be used while others are still starting. `await_ready/2` waits for all.
+  `start_link/1` returns when each worker's process runs or has failed to start. As many are launched at a time as
+  `:launches` says. A launch that takes longer than `:launch_timeout`, for example because the disk does not answer, is
+  not waited for. A worker that is ready can be used while others are still starting. `await_ready/2` waits for all.
+
+  With `:warm_up` a worker is ready when that function has returned `:ok`, `true` or `{:ok, value}`. It is called with
+  the worker, in a process of its own, so others are used meanwhile. If it fails, the worker is ended and started again.
+  `{module, function, arguments}` is called with the worker before its arguments.
+
+  Pools may also be started with Snakepit, from the configuration: see `:pools` in `Snakepit.Config`.
 
   ## Use
 
@@ -68,6 +57,27 @@ defmodule Snakepit.Pool do
 
   A worker that has lost its process with the guardian starts it again by itself. It is not lent until it is
   ready.
+
+  With `:max_queue`, a caller that would wait behind so many others gets an error with the reason `:busy` at once.
+
+  ## Keys
+
+  Callers with the same `:key` get the same worker for as long as its process lives, and so what it keeps for them. With
+  `affinity: :hint` a caller gets another worker if that one is in use, with `:strict` it waits for it, and with
+  `:fail_fast` it gets an error with the reason `:busy`. When the worker ends, or another one takes its place, its keys
+  belong to no worker until they are used again.
+
+  ## Size
+
+  With `:min` and `:max` a worker is started when a caller finds none that is free, as far as `:max` allows. One that
+  was not used for `:idle_timeout` ends, as far as `:min` allows.
+
+  ## Workers that wear out
+
+  A worker that was lent `:max_requests` times, is older than `:max_age`, or uses more than `:max_memory` is exchanged:
+  another one is started beside it, and takes its place when it is ready. Until then the old one is used, so
+  nobody waits for the exchange, and a worker may be lent a few times more than `:max_requests` says. A tenth of a pool
+  is exchanged at a time, and at least one worker.
 
   ## Failure
 
@@ -98,18 +108,23 @@ defmodule Snakepit.Pool do
   @doc "Starts a pool. Raises `ArgumentError` on invalid options, the workers' included."
   @spec start_link(keyword()) :: GenServer.on_start()
   def start_link(opts) do
-    opts = Options.validate!(opts, @schema)
     # Checked here, so that a mistake is found before anything starts.
-    Worker.Options.new!(opts.worker)
+    opts = Snakepit.Pool.Options.complete!(opts)
     name = if opts.name, do: [name: opts.name], else: []
-    GenServer.start_link(Server, opts, name)
+
+    # Order: the pool serves callers while this process waits.
+    with {:ok, pool} <- GenServer.start_link(Server, opts, name) do
+      :ok = GenServer.call(pool, :await_launches, :infinity)
+      {:ok, pool}
+    end
   end
 
   @doc """
   Calls `fun` with a worker that no other caller has meanwhile, and returns what `fun` returns.
 
-  Returns `{:error, %Snakepit.Error{}}` if there is no such pool, if no worker was free within the
-  `:timeout`, or if the worker ended and `fun` failed because of it. What `fun` raises, throws or exits
+  Returns `{:error, %Snakepit.Error{}}` if there is no such pool (`:pool_down`), if no worker was free within the
+  `:timeout` (`:timeout`), if the caller may not wait (`:busy`), or if the worker ended and `fun` failed because of it
+  (`:worker_down`). What `fun` raises, throws or exits
   with otherwise goes to the caller.
 
   ## Options
@@ -120,9 +135,10 @@ defmodule Snakepit.Pool do
   @spec with_worker(pool(), (pid() -> result), keyword()) :: result | {:error, Error.t()}
         when result: term()
   def with_worker(pool, fun, opts \\ []) when is_function(fun, 1) do
-    opts = Options.validate!(opts, @with_worker)
+    # Most callers have none, and this is done for each call.
+    opts = if opts == [], do: @with_worker_defaults, else: Options.validate!(opts, @with_worker)
 
-    with {:ok, worker, lease} <- traced_checkout(pool, opts.timeout) do
+    with {:ok, worker, lease} <- traced_checkout(pool, opts) do
       monitor = Process.monitor(worker)
 
       try do
@@ -138,17 +154,18 @@ defmodule Snakepit.Pool do
     end
   end
 
-  defp traced_checkout(pool, timeout) do
+  defp traced_checkout(pool, opts) do
     Telemetry.span([:snakepit, :checkout], %{pool: pool}, fn ->
-      case checkout(pool, timeout) do
+      case checkout(pool, opts) do
         {:ok, worker, _lease} = answer -> {answer, %{worker: worker}}
         {:error, error} = answer -> {answer, %{error: error}}
       end
     end)
   end
 
-  defp checkout(pool, timeout) do
-    GenServer.call(pool, {:checkout, timeout}, :infinity)
+  # The pool counts the time, also for callers on other nodes: it says so when it is up, and lends nothing afterwards.
+  defp checkout(pool, opts) do
+    GenServer.call(pool, {:checkout, opts.timeout, opts.key, opts.affinity}, :infinity)
   catch
     :exit, {reason, _call} ->
       detail = "the pool #{inspect(pool)} is not there: #{Exception.format_exit(reason)}"
@@ -175,9 +192,9 @@ defmodule Snakepit.Pool do
   def list_workers(pool), do: info(pool).workers
 
   @doc """
-  Returns the state of the pool: its `:size`, how many workers are `:idle`, `:busy`, `:starting`, `:stopping` or
-  `:waiting` to be started again, how many callers are `:queued`, the `:workers` with the
-  `:last_error` of each, and the `:last_error` of all: a `Snakepit.Error` or `nil`.
+  Returns the state of the pool: its `:size`, between `:min` and `:max`; how many workers are `:idle`, `:busy`,
+  `:starting`, `:stopping` or `:waiting` to be started again; how many callers are `:queued`; the `:workers` with the
+  `:last_error` of each; and the `:last_error` of all: a `Snakepit.Error` or `nil`.
   """
   @spec info(pool()) :: Info.t()
   def info(pool), do: GenServer.call(pool, :info, :infinity)
@@ -197,13 +214,18 @@ defmodule Snakepit.Pool do
   end
 
   @doc """
-  Changes the number of workers. Surplus workers end when no caller uses them, idle ones first.
+  Changes the number of workers, or with a range the numbers between which it may change. Surplus workers end when no
+  caller uses them, idle ones first.
   """
-  @spec resize(pool(), pos_integer()) :: :ok
+  @spec resize(pool(), pos_integer() | Range.t()) :: :ok
   def resize(pool, size) do
-    Options.check!(size, @size, :size)
-    GenServer.call(pool, {:resize, size}, :infinity)
+    {min, max} = bounds(size)
+    Options.check!(max, Snakepit.Pool.Options.count(), :size)
+    GenServer.call(pool, {:resize, min, max}, :infinity)
   end
+
+  defp bounds(%Range{first: min, last: max, step: 1}) when min in 0..max, do: {min, max}
+  defp bounds(size), do: {size, size}
 
   @doc "Waits until every worker is ready."
   @spec await_ready(pool(), timeout()) :: :ok | {:error, Error.t()}
@@ -214,12 +236,5 @@ defmodule Snakepit.Pool do
   end
 
   @doc false
-  def worker(opts) do
-    with true <- Keyword.keyword?(opts) do
-      case for key <- [:id, :name], Keyword.has_key?(opts, key), do: key do
-        [] -> true
-        [key | _] -> {"options without #{inspect(key)}", opts}
-      end
-    end
-  end
+  def any?(_term), do: true
 end

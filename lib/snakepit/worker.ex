@@ -260,13 +260,11 @@ defmodule Snakepit.Worker do
          do: {:error, error}
   end
 
-  # For pools. Returns when the process runs; `owner` hears `{Snakepit.Worker, pid, {:ready, id}}` and
+  # For pools. Returns at once: the worker checks these options and launches its process by itself. `owner` hears
+  # `{Snakepit.Worker, pid, {:launched, id}}`, `{Snakepit.Worker, pid, {:ready, id}}` and
   # `{Snakepit.Worker, pid, {:ended, id, reason}}`.
   @doc false
-  def start_link(opts, owner) do
-    options = %{Options.new!(opts) | owner: owner}
-    GenServer.start_link(Server, options, genserver_options(options))
-  end
+  def start_link(opts, owner), do: GenServer.start_link(Server, {opts, owner})
 
   @doc "Returns the pid of its OS process."
   @spec os_pid(worker()) :: {:ok, pos_integer()} | {:error, Error.t()}

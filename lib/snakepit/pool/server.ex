@@ -1,162 +1,198 @@
 defmodule Snakepit.Pool.Server do
   @moduledoc false
 
-  # The process of a pool. It knows the places for workers (`Snakepit.Pool.Slot`), the callers that wait
-  # (`Snakepit.Pool.Callers`), and which caller has which worker. `Snakepit.Pool` says what a pool promises.
+  # The process of a pool: messages, monitors and timers around a `Snakepit.Pool.Roster`, which decides. What a
+  # pool promises is described in `Snakepit.Pool`.
   #
-  # The workers are children of a supervisor of the pool's own, which starts and ends them. It restarts none:
-  # this process decides when a worker is started again.
+  # The workers are children of a supervisor of the pool's own, which starts and ends them. It restarts none. A
+  # worker checks its options and launches its process by itself, so neither this process nor the supervisor waits
+  # for a launch, whatever it hangs on.
 
   use GenServer
 
-  import Snakepit.Pool.State, only: [put_slot: 2, ready: 1, slot_by_id: 2, starting: 1]
+  alias Snakepit.{Error, Launch, Config, ProcessLabel, Telemetry, Worker}
 
-  alias Snakepit.{Error, ProcessLabel, Worker}
-  alias Snakepit.Pool.{Callers, Directory, Info, Progress, Slot, State}
+  alias Snakepit.Pool.{
+    Directory,
+    Info,
+    Lending,
+    Memory,
+    Options,
+    Progress,
+    Roster,
+    Sizing,
+    Staffing,
+    WarmUp
+  }
+
+  alias Snakepit.Pool.Callers.Caller
+
+  @enforce_keys [:label, :supervisor, :worker, :warm_up, :progress, :roster]
+  defstruct [
+    :label,
+    :supervisor,
+    # The options of each worker, without its id.
+    :worker,
+    :warm_up,
+    :progress,
+    :roster,
+    # When the timer fires by which things happen, and the timer.
+    :armed,
+    :timer,
+    # The process that measures the workers now.
+    :measuring,
+    # The numbers of slots by their workers.
+    pids: %{},
+    # Timers of the callers that wait, by their leases.
+    timers: %{},
+    # Processes that warm up workers, by the numbers of their slots.
+    warm_ups: %{},
+    # Callers of `await_ready/2`, and of `start_link/1`.
+    awaiting: %{},
+    starting: []
+  ]
 
   @impl true
   def init(opts) do
     Process.flag(:trap_exit, true)
-    ProcessLabel.set({Snakepit.Pool, opts[:name] || opts[:id]})
+    label = opts.name || opts.id
+    ProcessLabel.set({Snakepit.Pool, label})
     {:ok, supervisor} = DynamicSupervisor.start_link(strategy: :one_for_one)
 
-    state = State.new(opts, supervisor)
-    Directory.enter(state.prefix)
-    state = Enum.reduce(1..opts.size, state, &add_slot(&2, &1))
-    {:ok, await_launches(state, Map.keys(state.pids))}
+    id = opts.id || prefix(opts.name)
+    Directory.enter(id)
+
+    state = %__MODULE__{
+      label: label || self(),
+      supervisor: supervisor,
+      worker: opts.worker,
+      warm_up: opts.warm_up,
+      progress: Progress.start(Config.current()),
+      roster: Roster.new(Options.limits(opts), id)
+    }
+
+    {:ok, state, {:continue, :start}}
   end
 
-  # Until each of the first workers has a process or has ended.
-  defp await_launches(state, []), do: state
-
-  defp await_launches(state, [pid | others]) do
-    receive do
-      {Worker, ^pid, {:launched, _id}} ->
-        await_launches(state, others)
-
-      {:DOWN, _monitor, :process, ^pid, reason} ->
-        await_launches(down(state, pid, reason), others)
-    end
-  end
+  defp prefix(nil), do: Launch.unique_id("pool")
+  defp prefix(name) when is_atom(name), do: inspect(name)
+  defp prefix(_name), do: prefix(nil)
 
   @impl true
-  def handle_call({:checkout, timeout}, from, state),
-    do: {:noreply, serve(update_in(state.callers, &Callers.add(&1, from, timeout)))}
+  def handle_continue(:start, state),
+    do: {:noreply, update(state, Sizing.start(state.roster, now()))}
 
-  def handle_call(:info, _from, state), do: {:reply, Info.new(state), state}
+  @impl true
+  def handle_call({:checkout, timeout, key, affinity}, {pid, _tag} = from, state) do
+    caller = %Caller{
+      lease: Process.monitor(pid),
+      from: from,
+      key: key,
+      affinity: affinity,
+      timeout: timeout
+    }
 
-  def handle_call({:restart, worker, force?}, _from, state) do
-    case Map.fetch(if(is_pid(worker), do: state.pids, else: state.ids), worker) do
-      {:ok, number} ->
-        {:reply, :ok, leave(state, state.slots[number], :restart, force?)}
+    {:noreply, update(state, Lending.checkout(state.roster, caller, now()))}
+  end
 
-      :error ->
-        detail = "no worker #{inspect(worker)} in this pool"
-        {:reply, {:error, %Error{operation: :restart, reason: :not_found, detail: detail}}, state}
+  def handle_call(:info, _from, state), do: {:reply, Info.new(state.roster), state}
+
+  def handle_call({:restart, worker, force?}, _from, %{roster: roster} = state) do
+    number = if is_pid(worker), do: state.pids[worker]
+    slot = if number, do: roster.slots[number], else: Roster.slot_by_id(roster, worker)
+
+    if slot do
+      {:reply, :ok, update(state, Staffing.leave(roster, slot, :restart, force?, now()))}
+    else
+      detail = "no worker #{inspect(worker)} in this pool"
+      {:reply, {:error, %Error{operation: :restart, reason: :not_found, detail: detail}}, state}
     end
   end
 
-  def handle_call({:resize, size}, _from, state), do: {:reply, :ok, resized(state, size)}
+  def handle_call({:resize, min, max}, _from, state),
+    do: {:reply, :ok, update(state, Sizing.resize(state.roster, min, max, now()))}
 
   def handle_call({:await_ready, timeout}, from, state) do
     reference = make_ref()
     if timeout != :infinity, do: Process.send_after(self(), {:not_ready, reference}, timeout)
-    {:noreply, tell_ready(put_in(state.awaiting[reference], from))}
+    {:noreply, announce(put_in(state.awaiting[reference], from))}
   end
+
+  def handle_call(:await_launches, from, state),
+    do: {:noreply, announce(%{state | starting: [from | state.starting]})}
 
   @impl true
   def handle_cast({:checkin, lease}, state), do: {:noreply, returned(state, lease)}
 
   @impl true
-  def handle_info({Worker, pid, {:ready, id}}, state) do
-    case slot_by_id(state, id) do
-      %Slot{state: :starting, pid: ^pid} = slot ->
-        {:noreply,
-         state
-         |> put_slot(Slot.ready(slot, now()))
-         |> idle(slot.number)
-         |> end_progress()
-         |> tell_ready()}
-
-      %Slot{pid: ^pid, lost?: true} = slot ->
-        {:noreply, put_slot(state, %{slot | lost?: false})}
-
-      _removed ->
-        {:noreply, state}
+  def handle_info({Worker, pid, news}, state) do
+    case state.pids do
+      %{^pid => number} -> {:noreply, update(state, hear(news, state.roster, number, now()))}
+      _gone -> {:noreply, state}
     end
   end
 
-  # The worker starts its process again by itself. No caller gets it until it is ready.
-  def handle_info({Worker, pid, {:lost, id}}, state) do
-    case slot_by_id(state, id) do
-      %Slot{pid: ^pid, state: :idle} = slot ->
-        {:noreply, put_slot(state, %{slot | state: :starting})}
-
-      %Slot{pid: ^pid, state: :busy} = slot ->
-        {:noreply, put_slot(state, %{slot | lost?: true})}
-
-      _starting_or_leaving ->
-        {:noreply, state}
-    end
-  end
-
-  # No caller gets it any more. Its slot is free when the worker has ended.
-  def handle_info({Worker, pid, {:ended, id, reason}}, state) do
-    case slot_by_id(state, id) do
-      %Slot{pid: ^pid, ended: nil} = slot ->
-        {:noreply, put_slot(state, %{slot | ended: reason, state: :stopping})}
-
-      _known_or_another ->
-        {:noreply, state}
-    end
-  end
-
-  def handle_info({:EXIT, supervisor, reason}, %{supervisor: supervisor} = state),
-    do: {:stop, reason, state}
-
-  def handle_info({:DOWN, monitor, :process, pid, reason}, state) do
+  def handle_info({:DOWN, lease, :process, pid, reason}, state) do
     cond do
-      is_map_key(state.pids, pid) -> {:noreply, down(state, pid, reason)}
-      is_map_key(state.leases, monitor) -> {:noreply, returned(state, monitor)}
-      true -> {:noreply, %{state | callers: elem(Callers.drop(state.callers, monitor), 1)}}
+      is_map_key(state.pids, pid) ->
+        {number, pids} = Map.pop(state.pids, pid)
+
+        {:noreply,
+         update(%{state | pids: pids}, Staffing.down(state.roster, number, reason, now()))}
+
+      is_map_key(state.roster.leases, lease) ->
+        {:noreply, returned(state, lease)}
+
+      true ->
+        {:noreply, elem(drop(state, lease), 1)}
     end
   end
 
-  def handle_info({:start, number}, state) do
-    case state.slots do
-      %{^number => %Slot{state: :waiting} = slot} -> {:noreply, start(state, slot)}
-      _removed -> {:noreply, state}
-    end
+  def handle_info(:due, state) do
+    state = %{state | armed: nil, timer: nil}
+    {:noreply, update(state, Sizing.tick(state.roster, now()))}
   end
 
-  def handle_info({:give_up, monitor}, state) do
-    {from, callers} = Callers.drop(state.callers, monitor)
-
-    if from do
-      detail = "no worker was free in time#{because(state.last_error)}"
-      error = %Error{operation: :with_worker, reason: :timeout, detail: detail}
-      GenServer.reply(from, {:error, error})
-    end
-
-    {:noreply, %{state | callers: callers}}
+  def handle_info({:give_up, lease}, state) do
+    {caller, state} = drop(state, lease)
+    if caller, do: refuse(caller, :timeout, "no worker was free in time#{because(state)}")
+    {:noreply, state}
   end
 
   def handle_info({:not_ready, reference}, state) do
     {from, awaiting} = Map.pop(state.awaiting, reference)
 
     if from do
-      detail = "not every worker was ready in time#{because(state.last_error)}"
-
-      GenServer.reply(
-        from,
-        {:error, %Error{operation: :await_ready, reason: :timeout, detail: detail}}
-      )
+      detail = "not every worker was ready in time#{because(state)}"
+      error = %Error{operation: :await_ready, reason: :timeout, detail: detail}
+      GenServer.reply(from, {:error, error})
     end
 
     {:noreply, %{state | awaiting: awaiting}}
   end
 
-  def handle_info(:progress, state), do: {:noreply, show_progress(state, starting(state) == 0)}
+  def handle_info({WarmUp, pid, number, result}, state) do
+    case state.warm_ups do
+      %{^number => ^pid} ->
+        state = %{state | warm_ups: Map.delete(state.warm_ups, number)}
+        {:noreply, update(state, Staffing.warmed(state.roster, number, result, now()))}
+
+      _canceled ->
+        {:noreply, state}
+    end
+  end
+
+  def handle_info({Memory, pid, measures}, %{measuring: pid} = state),
+    do: {:noreply, measured(state, measures)}
+
+  def handle_info({:EXIT, pid, _reason}, %{measuring: pid} = state),
+    do: {:noreply, measured(state, [])}
+
+  def handle_info({:EXIT, supervisor, reason}, %{supervisor: supervisor} = state),
+    do: {:stop, reason, state}
+
+  def handle_info(:progress, state),
+    do: {:noreply, show_progress(state, state.roster.coming == 0)}
 
   def handle_info(_other, state), do: {:noreply, state}
 
@@ -165,16 +201,63 @@ defmodule Snakepit.Pool.Server do
   def terminate(_reason, state) do
     Directory.leave()
     Progress.end_line(state.progress)
+    # Order: before their workers end under them.
+    for {_number, pid} <- state.warm_ups, do: Process.exit(pid, :kill)
     Supervisor.stop(state.supervisor, :shutdown, :infinity)
   catch
     # It has gone first, and taken the workers along.
     :exit, _reason -> :ok
   end
 
-  # Neither the pool nor its supervisor waits for the guardian: the worker launches its process later, and sends
-  # `{:launched, id}` then.
-  defp start(state, slot) do
-    opts = [id: slot.id] ++ state.worker
+  defp hear({:launched, _id}, roster, number, now), do: Staffing.launched(roster, number, now)
+  defp hear({:ready, _id}, roster, number, now), do: Staffing.ready(roster, number, now)
+  defp hear({:lost, _id}, roster, number, now), do: Staffing.lost(roster, number, now)
+
+  defp hear({:ended, _id, reason}, roster, number, now),
+    do: Staffing.ended(roster, number, reason, now)
+
+  defp returned(state, lease) do
+    Process.demonitor(lease, [:flush])
+    update(state, Lending.checkin(state.roster, lease, now()))
+  end
+
+  defp drop(state, lease) do
+    Process.demonitor(lease, [:flush])
+    {caller, roster} = Lending.drop(state.roster, lease)
+    {caller, cancel(%{state | roster: roster}, lease)}
+  end
+
+  defp measured(state, measures) do
+    state = %{state | measuring: nil}
+    update(state, Sizing.measured(state.roster, measures, now()))
+  end
+
+  # Does what was decided.
+  defp update(state, roster) do
+    {actions, roster} = Roster.take_actions(roster)
+    actions |> Enum.reduce(%{state | roster: roster}, &carry_out/2) |> arm() |> announce()
+  end
+
+  defp carry_out({:lend, caller, worker}, state) do
+    GenServer.reply(caller.from, {:ok, worker, caller.lease})
+    cancel(state, caller.lease)
+  end
+
+  defp carry_out({:wait, %{timeout: :infinity}}, state), do: state
+
+  defp carry_out({:wait, %{lease: lease, timeout: timeout}}, state) do
+    timer = Process.send_after(self(), {:give_up, lease}, timeout)
+    %{state | timers: Map.put(state.timers, lease, timer)}
+  end
+
+  defp carry_out({:refuse, caller, why}, state) do
+    Process.demonitor(caller.lease, [:flush])
+    refuse(caller, :busy, busy(why, state))
+    state
+  end
+
+  defp carry_out({:launch, number, id}, state) do
+    opts = [id: id] ++ state.worker
 
     spec = %{
       Worker.child_spec(opts)
@@ -183,144 +266,97 @@ defmodule Snakepit.Pool.Server do
     }
 
     {:ok, pid} = DynamicSupervisor.start_child(state.supervisor, spec)
-    put_slot(state, Slot.occupied(%{slot | state: :starting}, pid))
+    Process.monitor(pid)
+    roster = Staffing.occupied(state.roster, number, pid)
+    %{state | roster: roster, pids: Map.put(state.pids, pid, number)}
   end
-
-  defp down(state, pid, reason) do
-    slot = state.slots[state.pids[pid]]
-    state = %{state | pids: Map.delete(state.pids, pid)}
-    gone(%{state | leases: Map.delete(state.leases, slot.lease)}, slot, slot.ended || reason)
-  end
-
-  defp gone(state, %Slot{leaving: :remove} = slot, _reason) do
-    %{state | slots: Map.delete(state.slots, slot.number), ids: Map.delete(state.ids, slot.id)}
-  end
-
-  defp gone(state, %Slot{leaving: :restart} = slot, _reason),
-    do: start(state, %{Slot.vacant(slot) | leaving: nil, restarts: slot.restarts + 1})
-
-  defp gone(state, slot, reason) do
-    now = now()
-    error = Error.from_exit(reason)
-    slot = Slot.failed(slot, error, now)
-    recent = Enum.filter(state.restarts, &(now - &1 < state.max_ms))
-    budget? = length(recent) < state.max_restarts
-    state = %{state | restarts: [now | Enum.take(recent, state.max_restarts)], last_error: error}
-
-    case Slot.delay(slot, budget?) do
-      0 ->
-        start(state, slot)
-
-      delay ->
-        Process.send_after(self(), {:start, slot.number}, delay)
-        put_slot(state, slot)
-    end
-  end
-
-  # Lends idle workers to waiting callers.
-  defp serve(state) do
-    with {{:value, number}, idle} <- :queue.out(state.idle),
-         {monitor, from, callers} <- Callers.next(state.callers) do
-      slot = %{state.slots[number] | state: :busy, lease: monitor}
-      GenServer.reply(from, {:ok, slot.pid, monitor})
-
-      %{state | idle: idle, callers: callers}
-      |> put_slot(slot)
-      |> Map.update!(:leases, &Map.put(&1, monitor, number))
-      |> serve()
-    else
-      _nobody_idle_or_waiting -> state
-    end
-  end
-
-  defp returned(state, lease) do
-    {number, leases} = Map.pop(state.leases, lease)
-    Process.demonitor(lease, [:flush])
-    state = %{state | leases: leases}
-
-    case number && state.slots[number] do
-      %Slot{lease: ^lease, state: :busy, leaving: nil, lost?: true} = slot ->
-        put_slot(state, %{slot | state: :starting, lease: nil, lost?: false})
-
-      %Slot{lease: ^lease, state: :busy, leaving: nil} = slot ->
-        state |> put_slot(%{slot | state: :idle, lease: nil}) |> idle(number)
-
-      %Slot{lease: ^lease, state: :busy} = slot ->
-        stop_worker(state, %{slot | lease: nil})
-
-      # It ends or has ended, and another may be in its place.
-      _other ->
-        state
-    end
-  end
-
-  defp idle(state, number), do: serve(%{state | idle: :queue.in(number, state.idle)})
-
-  defp leave(state, %Slot{state: :waiting} = slot, :remove, _force?),
-    do: gone(state, %{slot | leaving: :remove}, nil)
-
-  defp leave(state, %Slot{state: :waiting} = slot, :restart, _force?), do: start(state, slot)
-
-  defp leave(state, %Slot{state: :busy} = slot, how, false),
-    do: put_slot(state, %{slot | leaving: how})
-
-  defp leave(state, slot, how, _force?), do: stop_worker(state, %{slot | leaving: how})
 
   # Not through the supervisor, which would wait for it and keep others from starting.
-  defp stop_worker(state, slot) do
-    Process.exit(slot.pid, :shutdown)
-    put_slot(state, %{slot | state: :stopping})
+  defp carry_out({:stop, pid}, state) do
+    Process.exit(pid, :shutdown)
+    state
   end
 
-  defp resized(%{size: old} = state, new) when new >= old do
-    staying = Enum.count(state.slots, fn {_number, slot} -> slot.leaving != :remove end)
-    added = if new > staying, do: state.next..(state.next + new - staying - 1), else: []
-    state = %{state | size: new, next: state.next + Enum.count(added)}
-    Enum.reduce(added, state, &add_slot(&2, &1))
+  defp carry_out({:warm_up, number, pid}, state),
+    do: put_in(state.warm_ups[number], WarmUp.start(state.warm_up, number, pid))
+
+  defp carry_out({:cancel_warm_up, number}, state) do
+    {pid, warm_ups} = Map.pop(state.warm_ups, number)
+    if pid, do: Process.exit(pid, :kill)
+    %{state | warm_ups: warm_ups}
   end
 
-  defp resized(state, new) do
-    staying =
-      for {_number, %Slot{leaving: leaving} = slot} <- state.slots, leaving != :remove, do: slot
+  defp carry_out({:measure, workers}, state), do: %{state | measuring: Memory.measure(workers)}
 
-    order = [:waiting, :starting, :idle, :stopping, :busy]
-
-    by_use =
-      Enum.sort_by(staying, &{Enum.find_index(order, fn s -> s == &1.state end), -&1.number})
-
-    surplus = Enum.take(by_use, length(staying) - new)
-    Enum.reduce(surplus, %{state | size: new}, &leave(&2, &1, :remove, false))
+  defp carry_out({:recycled, id, reason}, state) do
+    metadata = %{pool: state.label, worker_id: id, reason: reason}
+    Telemetry.execute([:snakepit, :pool, :recycled], %{count: 1}, metadata)
+    state
   end
 
-  defp add_slot(state, number) do
-    slot = %Slot{number: number, id: "#{state.prefix}-#{number}"}
-    start(%{state | ids: Map.put(state.ids, slot.id, number)}, slot)
+  defp cancel(%{timers: timers} = state, lease) when is_map_key(timers, lease) do
+    {timer, timers} = Map.pop(timers, lease)
+    Process.cancel_timer(timer)
+    %{state | timers: timers}
   end
 
-  # Before anybody hears that all are ready, who may have something to say then.
-  defp end_progress(state) do
-    if state.progress.shown? and starting(state) == 0,
-      do: show_progress(state, true),
+  defp cancel(state, _lease), do: state
+
+  # One timer for all that happens by time alone. One that is too early does no harm.
+  defp arm(%{roster: %{due: due}, armed: armed} = state) when due >= armed or due == :infinity,
+    do: state
+
+  defp arm(%{roster: %{due: due}} = state) do
+    if state.timer, do: Process.cancel_timer(state.timer)
+    %{state | armed: due, timer: Process.send_after(self(), :due, due, abs: true)}
+  end
+
+  # Order: before anybody hears that all are ready, who may have something to say then.
+  defp announce(%{progress: %{shown?: true}, roster: %{coming: 0}} = state),
+    do: state |> show_progress(true) |> tell()
+
+  defp announce(state), do: tell(state)
+
+  defp tell(%{awaiting: awaiting, starting: []} = state) when awaiting == %{}, do: state
+
+  defp tell(%{roster: roster} = state) do
+    state = if Roster.launching?(roster), do: state, else: reply(state, :starting, state.starting)
+
+    if state.awaiting != %{} and Roster.ready?(roster),
+      do: reply(state, :awaiting, Map.values(state.awaiting)),
       else: state
   end
 
-  defp show_progress(state, settled?) do
-    %{state | progress: Progress.show(state.progress, ready(state), state.size, settled?)}
+  defp reply(state, :starting, callers), do: %{all_ok(state, callers) | starting: []}
+  defp reply(state, :awaiting, callers), do: %{all_ok(state, callers) | awaiting: %{}}
+
+  defp all_ok(state, callers) do
+    for from <- callers, do: GenServer.reply(from, :ok)
+    state
   end
 
-  defp tell_ready(%{awaiting: awaiting} = state) when awaiting == %{}, do: state
-
-  defp tell_ready(state) do
-    if ready(state) == map_size(state.slots) do
-      for {_reference, from} <- state.awaiting, do: GenServer.reply(from, :ok)
-      %{state | awaiting: %{}}
-    else
-      state
-    end
+  defp show_progress(%{roster: roster} = state, settled?) do
+    size = max(roster.members, roster.limits.min)
+    %{state | progress: Progress.show(state.progress, Roster.ready(roster), size, settled?)}
   end
 
-  defp because(nil), do: ""
-  defp because(error), do: "; the last failure: #{Exception.message(error)}"
+  defp refuse(caller, reason, detail) do
+    error = %Error{operation: :with_worker, reason: reason, detail: detail}
+    GenServer.reply(caller.from, {:error, error})
+  end
+
+  defp busy(:queue_full, state) do
+    "#{state.roster.limits.max_queue} callers wait already, which is the pool's :max_queue: try again later, " <>
+      "or start the pool with more workers"
+  end
+
+  defp busy(:worker_busy, _state),
+    do: "the worker of this key is in use: try again later, or wait for it with affinity: :strict"
+
+  defp because(%{roster: %{last_error: nil}}), do: ""
+
+  defp because(%{roster: %{last_error: error}}),
+    do: "; the last failure: #{Exception.message(error)}"
 
   defp now, do: System.monotonic_time(:millisecond)
 end

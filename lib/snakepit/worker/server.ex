@@ -52,14 +52,20 @@ defmodule Snakepit.Worker.Server do
     ended: nil
   ]
 
+  # Of a pool: whatever takes long is done when its supervisor has gone on to the next.
   @impl true
+  def init({opts, owner}) do
+    Process.flag(:trap_exit, true)
+    ProcessLabel.set({Snakepit.Worker, opts[:id]})
+    {:ok, {opts, owner}, {:continue, :launch}}
+  end
+
   def init(options) do
     # So that `terminate/2` runs whatever ends this process, short of `:kill`, and that is the
     # guardian's and the registry's business.
     Process.flag(:trap_exit, true)
     ProcessLabel.set({Snakepit.Worker, options.id})
-    # One of a pool launches its process when its supervisor has gone on to the next.
-    if options.owner, do: {:ok, options, {:continue, :launch}}, else: launch_and_wait(options)
+    launch_and_wait(options)
   end
 
   defp launch_and_wait(options) do
@@ -162,7 +168,9 @@ defmodule Snakepit.Worker.Server do
   end
 
   @impl true
-  def handle_continue(:launch, options) do
+  def handle_continue(:launch, {opts, owner}) do
+    options = %{Options.new!(opts) | owner: owner}
+
     case launch(options) do
       {:ok, worker} ->
         tell_owner(worker, {:launched, options.id})
@@ -346,6 +354,7 @@ defmodule Snakepit.Worker.Server do
   end
 
   @impl true
+  def terminate(_reason, {_opts, _owner}), do: :ok
   def terminate(_reason, %Options{}), do: :ok
   def terminate(reason, %{child: nil}), do: leave(reason)
 
