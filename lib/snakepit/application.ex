@@ -15,6 +15,7 @@ defmodule Snakepit.Application do
     Guardian,
     Metrics,
     Native,
+    Pool,
     Run,
     RunState,
     SelfTest
@@ -76,7 +77,8 @@ defmodule Snakepit.Application do
 
     children = [
       supervisor(Snakepit.Supervisor, core, :rest_for_one),
-      {DynamicSupervisor, name: Snakepit.WorkerSupervisor, strategy: :one_for_one}
+      {DynamicSupervisor, name: Snakepit.WorkerSupervisor, strategy: :one_for_one},
+      supervisor(Snakepit.PoolSupervisor, Enum.map(config.pools, &{Pool, &1}), :one_for_one)
     ]
 
     Supervisor.start_link(children, options(Snakepit.RootSupervisor, :one_for_one))

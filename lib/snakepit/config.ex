@@ -1,5 +1,5 @@
 defmodule Snakepit.Config do
-  alias Snakepit.{HeartbeatMonitor, Metrics, Options}
+  alias Snakepit.{HeartbeatMonitor, Metrics, Options, Pool, Worker}
   alias Snakepit.Cleanup.Hook
 
   @monitor HeartbeatMonitor.schema()
@@ -162,6 +162,13 @@ defmodule Snakepit.Config do
       type: {:integer, 0, :infinity, "bytes"},
       default: 65_536,
       doc: "how much of each process's last output is kept"
+    ],
+    pools: [
+      type: {:custom, &__MODULE__.pools?/1, "a list of options of pools"},
+      default: [],
+      doc: """
+      pools that start and end with Snakepit: for each the options of `Snakepit.Pool.start_link/1`, with a `:name`
+      """
     ]
   ]
 
@@ -225,7 +232,8 @@ defmodule Snakepit.Config do
           before_reap: {module(), atom(), [term()]} | nil,
           after_reap: {module(), atom(), [term()]} | nil,
           reap_hook_timeout_ms: pos_integer(),
-          output_tail_bytes: non_neg_integer()
+          output_tail_bytes: non_neg_integer(),
+          pools: [keyword()]
         }
 
   @doc """
@@ -243,6 +251,7 @@ defmodule Snakepit.Config do
     # Mix puts this one into every application's environment.
     given = if is_list(given), do: List.keydelete(given, :included_applications, 0), else: given
     config = Options.validate!(given, @schema, "config :snakepit")
+    check_pools!(config.pools)
     %{config | data_dir: config.data_dir && Path.expand(config.data_dir)}
   end
 
@@ -260,6 +269,24 @@ defmodule Snakepit.Config do
   @doc "Reads and checks the configuration of the application."
   @spec fetch!() :: t()
   def fetch!, do: :snakepit |> Application.get_all_env() |> validate!()
+
+  # What workers take from the rest of the configuration is added when they start.
+  defp check_pools!(pools) do
+    for pool <- pools, reduce: [] do
+      names ->
+        context = "config :snakepit, :pools, #{inspect(pool[:name])}"
+        opts = Pool.Options.new!(pool, context)
+        Options.validate!(opts.worker, Worker.Options.schema(), context <> ", :worker")
+
+        if opts.name == nil or opts.name in names,
+          do: Options.mismatch!(:name, "a name that no other of the :pools has", opts.name)
+
+        [opts.name | names]
+    end
+  end
+
+  @doc false
+  def pools?(pools), do: is_list(pools) and Enum.all?(pools, &Keyword.keyword?/1)
 
   # It goes into the environment of every process.
   @doc false

@@ -18,6 +18,8 @@ defmodule Snakepit.Error do
     * `:exit_status`, `:exit_signal` - the process ended too early, or with a status that means failure
     * `:not_ready` - the process runs, but was not ready in time
     * `:timeout` - it took longer than the caller wanted to wait
+    * `:busy` - no worker of the pool was free, and the caller was not to wait
+    * `:pool_down` - there is no such pool
     * `:idle_timeout` - the program wrote nothing for longer than the caller wanted to wait
     * `:max_output` - there was more output than the caller wanted to have
     * `:max_packet` - a line or packet was longer than the caller wanted to have

@@ -108,6 +108,16 @@ defmodule Snakepit.Telemetry do
   | | | `state` | `:starting`, `:ready`, `:reloading` or `:stopping` |
   | | | `status` | the text of its last `STATUS=`, or `nil` |
 
+  ### `[:snakepit, :pool, :recycled]`
+
+  A worker of a pool has worn out, and another one is ready and takes its place.
+
+  | measurement | | metadata | |
+  |---|---|---|---|
+  | `count` | 1 | `pool` | the pool's name, else its `:id`, else its pid |
+  | | | `worker_id` | the worker that leaves |
+  | | | `reason` | `:max_requests`, `:max_age` or `:max_memory` |
+
   ### `[:snakepit, :heartbeat, :ping_sent]`
 
   A ping was sent to a worker's process.

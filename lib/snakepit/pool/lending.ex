@@ -99,19 +99,25 @@ defmodule Snakepit.Pool.Lending do
   @doc "Lends a worker that has become free to the first who waits for it, or keeps it idle."
   @spec offer(Roster.t(), Slot.t(), integer()) :: Roster.t()
   def offer(roster, slot, now) do
-    with {%Caller{} = caller, callers} <- Callers.next(roster.callers, slot.number) do
-      roster = %{roster | callers: callers}
+    case Callers.next(roster.callers, slot.number) do
+      :none ->
+        keep(roster, slot, now)
 
-      # While it waited, its key was bound by another caller with the same key.
-      case caller.affinity == :strict and Keys.slot(roster.keys, caller.key) do
-        bound when bound in [false, nil] or bound == slot.number ->
-          lend(roster, slot, caller)
+      {caller, callers} ->
+        roster = %{roster | callers: callers}
+        bound = if caller.affinity == :strict, do: Keys.slot(roster.keys, caller.key)
 
-        bound ->
-          offer(%{roster | callers: Callers.add(roster.callers, bound, caller)}, slot, now)
-      end
-    else
-      :none -> keep(roster, slot, now)
+        # While it waited, another caller with the same key got another worker.
+        if bound in [nil, slot.number],
+          do: lend(roster, slot, caller),
+          else: roster |> redirect(caller, bound) |> offer(slot, now)
+    end
+  end
+
+  defp redirect(roster, caller, bound) do
+    case roster.slots[bound] do
+      %Slot{state: :idle} = slot -> lend(roster, slot, caller)
+      _busy -> %{roster | callers: Callers.add(roster.callers, bound, caller)}
     end
   end
 

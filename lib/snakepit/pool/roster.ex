@@ -51,7 +51,7 @@ defmodule Snakepit.Pool.Roster do
 
   @type action ::
           {:launch, pos_integer(), String.t()}
-          | {:stop, pid()}
+          | {:stop, pos_integer()}
           | {:lend, Callers.Caller.t(), pid()}
           | {:refuse, Callers.Caller.t(), :queue_full | :worker_busy}
           | {:wait, Callers.Caller.t()}

@@ -272,8 +272,8 @@ defmodule Snakepit.Pool.Server do
   end
 
   # Not through the supervisor, which would wait for it and keep others from starting.
-  defp carry_out({:stop, pid}, state) do
-    Process.exit(pid, :shutdown)
+  defp carry_out({:stop, number}, state) do
+    Process.exit(state.roster.slots[number].pid, :shutdown)
     state
   end
 

@@ -102,14 +102,15 @@ defmodule Snakepit.Pool.Staffing do
     end
   end
 
-  # Order: the old one is told to leave when the new one can be had.
+  # Order: before it is offered. Those who wait for the worker whose place it takes may be the first to have it.
   defp usable(roster, %Slot{replaces: old} = slot, now) do
     slot = Slot.ready(%{slot | replaces: nil}, now)
 
     roster
+    |> put(%{slot | state: :starting})
+    |> Sizing.relieve(old, now)
     |> due(later(slot.ready_at, roster.limits.max_age))
     |> Lending.offer(slot, now)
-    |> Sizing.relieve(old, now)
   end
 
   @doc "Notes that a worker has lost its process, and starts another by itself."
@@ -218,6 +219,9 @@ defmodule Snakepit.Pool.Staffing do
 
   @doc "Has a slot restarted or removed, at once or when its worker is given back."
   @spec leave(Roster.t(), Slot.t(), :restart | :remove, boolean(), integer()) :: Roster.t()
+  def leave(roster, %Slot{leaving: :remove} = slot, :restart, force?, now),
+    do: leave(roster, slot, :remove, force?, now)
+
   def leave(roster, %Slot{} = slot, how, force?, now) do
     case slot do
       %Slot{state: state} when state in [:waiting, :pending] and how == :remove ->
@@ -246,6 +250,6 @@ defmodule Snakepit.Pool.Staffing do
     roster
     |> cool(roster.slots[slot.number])
     |> put(%{slot | state: :stopping, due: nil})
-    |> act({:stop, slot.pid})
+    |> act({:stop, slot.number})
   end
 end

@@ -10,7 +10,8 @@ use crate::run_directory::{NEW_OBITUARY, OBITUARY};
 use crate::wire;
 
 /// The end of a run, as its guardian saw it. Times are milliseconds since the epoch, for people;
-/// durations are measured on the monotonic clock.
+/// durations are measured on the monotonic clock. What was added later is missing in what earlier guardians wrote,
+/// and stands at the end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Obituary {
     /// The run.
@@ -28,6 +29,7 @@ pub struct Obituary {
     /// Pids that are still there.
     pub survivors: Vec<i64>,
     /// What all processes have used that this guardian has waited for, while the BEAM lived too.
+    #[serde(default)]
     pub used: Used,
 }
 
@@ -63,6 +65,7 @@ pub struct Ended {
     /// From the death of the BEAM until it was gone; until all were, if its own parent has reaped it.
     pub after_ms: u64,
     /// What it has used; nothing, if its own parent has reaped it.
+    #[serde(default)]
     pub used: Used,
 }
 
