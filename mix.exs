@@ -14,6 +14,8 @@ defmodule Snakepit.MixProject do
       elixirc_paths: elixirc_paths(Mix.env()),
       start_permanent: Mix.env() == :prod,
       deps: [],
+      # Of OTP, and used by the compiler alone, which starts them itself.
+      xref: [exclude: [:httpc, :inets, :public_key]],
       test_coverage: [tool: Snakepit.Test.Coverage],
       # What tests run and is no test; newer versions of mix would ask about it.
       test_ignore_filters: [&String.starts_with?(&1, @no_tests)],
@@ -36,7 +38,7 @@ defmodule Snakepit.MixProject do
       licenses: ["Apache-2.0"],
       links: %{},
       files:
-        ~w(lib native priv/python priv/prometheus priv/grafana guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md CHANGELOG.md LICENSE)
+        ~w(lib native native-checksums priv/python priv/prometheus priv/grafana guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md CHANGELOG.md LICENSE)
     ]
   end
 
