@@ -18,6 +18,8 @@ defmodule Snakepit.Build.Download do
         set_proxy(client, url)
         request(client, url)
       after
+        # It ends with an exit signal that would end this process as well.
+        Process.unlink(client)
         :inets.stop(:stand_alone, client)
       end
     else
