@@ -14,11 +14,22 @@ defmodule Snakepit.Test.Archives do
   @doc "Makes the archive for this system in a directory below `directory`, and returns that."
   def make(directory) do
     archives = Path.join(directory, "archives")
-    triple = Target.host(:erlang.system_info(:system_architecture))
+    pack(archives, @artefacts, Target.host(:erlang.system_info(:system_architecture)))
+    archives
+  end
+
+  @doc "Adds one for another system, in which each file has this content."
+  def make_for(archives, triple, content) do
+    directory = Path.join(archives, triple)
+    File.mkdir!(directory)
+    for name <- @members, do: File.write!(Path.join(directory, name), content)
+    pack(archives, directory, triple)
+  end
+
+  defp pack(archives, directory, triple) do
     script = Path.join(@root, "script/package")
     options = [env: [{"SNAKEPIT_PACKAGES", archives}], stderr_to_stdout: true]
-    {_said, 0} = System.cmd(script, ["--pack", @artefacts, triple], options)
-    archives
+    {_said, 0} = System.cmd(script, ["--pack", directory, triple], options)
   end
 
   @doc "Writes the checksums of what is there now."
