@@ -53,6 +53,36 @@ defmodule Mix.Tasks.Compile.SnakepitNativeTest do
     assert output =~ ~r/id=[0-9a-z]{7}\n/
   end
 
+  test "an umbrella under a path with spaces, and its release from elsewhere" do
+    directory = Path.join(Beam.temporary_directory(), "an umbrella of mine")
+    HostProject.make_umbrella(directory, path: @root)
+    environment = [{"MIX_ENV", "prod"}, {"SNAKEPIT_NATIVE_DIR", @prebuilt}]
+    assert {output, 0} = mix(directory, ["run", "-e", HostProject.dialogue()], environment)
+    assert output =~ ~r/id=[0-9a-z]{7}\n/
+
+    # From one of its applications as well.
+    assert {output, 0} =
+             mix(
+               Path.join(directory, "apps/one"),
+               ["run", "-e", HostProject.dialogue()],
+               environment
+             )
+
+    assert output =~ ~r/id=[0-9a-z]{7}\n/
+
+    assert {_output, 0} = mix(directory, ["release", "all", "--quiet"], environment)
+    moved = Path.join(Path.dirname(directory), "the release")
+    File.rename!(Path.join(directory, "_build/prod/rel/all"), moved)
+    File.rm_rf!(directory)
+    elsewhere = Beam.temporary_directory()
+    options = [cd: elsewhere, env: environment(elsewhere), stderr_to_stdout: true]
+
+    assert {output, 0} =
+             System.cmd(Path.join(moved, "bin/all"), ["eval", HostProject.dialogue()], options)
+
+    assert output =~ ~r/id=[0-9a-z]{7}\n/
+  end
+
   # A development BEAM that runs, or was killed, has its files and its socket somewhere; not in what a
   # release is made of.
   test "a release is made while the project runs, has none of its state, and finds it", context do

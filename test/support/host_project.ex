@@ -19,6 +19,17 @@ defmodule Snakepit.Test.HostProject do
     """)
   end
 
+  @doc "Code that starts Snakepit, says which run it is, and talks to a program."
+  def dialogue do
+    """
+    {:ok, _} = Application.ensure_all_started(:snakepit)
+    {:ok, worker} = Snakepit.Worker.start_link(cmd: ["cat"], stdio: :pipe, packet: :line)
+    {:ok, "hello\\n"} = Snakepit.Worker.request(worker, "hello\\n", 60_000)
+    :ok = Snakepit.Worker.stop(worker)
+    IO.puts("id=" <> Snakepit.run_id())
+    """
+  end
+
   @doc "Makes an umbrella, with an application `one` that has it, and `two` that has `one`."
   def make_umbrella(directory, dependency) do
     for {name, dependencies} <- [
@@ -64,18 +75,19 @@ defmodule Snakepit.Test.HostProject do
   end
 
   @doc """
-  The files of this project that its package would have, as they are committed, in a directory.
+  The files of this project that its package would have, in a directory: those that are checked in, as they are now.
   """
   def unpack_package(directory) do
     File.mkdir_p!(directory)
     files = Mix.Project.config()[:package][:files]
-    archive = Path.join(directory, ".package.tar")
+    {names, 0} = System.cmd("git", ["ls-files", "-z", "--" | files], cd: @root)
 
-    {_said, 0} =
-      System.cmd("git", ["archive", "--output", archive, "HEAD", "--" | files], cd: @root)
+    for name <- String.split(names, <<0>>, trim: true) do
+      path = Path.join(directory, name)
+      File.mkdir_p!(Path.dirname(path))
+      File.cp!(Path.join(@root, name), path)
+    end
 
-    {_said, 0} = System.cmd("tar", ["--extract", "--file", archive], cd: directory)
-    File.rm!(archive)
     directory
   end
 

@@ -78,8 +78,9 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
          {:changed, fingerprint} <- look("--force" in args, settings),
          {:ok, directories} <- artefacts(settings),
          :ok <- install(directories, settings) do
-      # If there was no priv before, there is one to link to now.
-      link_priv(settings)
+      # If there was no priv before, there is one to link to now. Where it is a copy, another one would bring back what
+      # the source tree has for this machine.
+      if in_source?(settings), do: Mix.Project.build_structure()
       write_manifest(fingerprint)
       {:ok, []}
     else
