@@ -142,8 +142,9 @@ defmodule Snakepit.Worker.ReadTest do
 
   describe "after the end of the process" do
     test "what it has written is there to be read, and everything else is gone" do
-      {:ok, worker} = reads("seq 1000; exit 3", id: "gone")
+      {:ok, worker} = reads("read _; seq 1000; exit 3", id: "gone")
       os_pid = Worker.os_pid!(worker)
+      :ok = Worker.write(worker, "\n")
       eventually(fn -> not ProcessRegistry.worker_registered?("gone") end)
       refute ProcScan.running?(os_pid)
       assert {:error, %Error{reason: :worker_down} = error} = Worker.os_pid(worker)
