@@ -45,7 +45,7 @@ defmodule Snakepit.MixProject do
       licenses: ["Apache-2.0"],
       links: %{},
       files:
-        ~w(lib native native-checksums priv/python priv/prometheus priv/grafana guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md CHANGELOG.md LICENSE)
+        ~w(lib native native-checksums priv/python priv/prometheus priv/grafana guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md usage-rules.md CHANGELOG.md LICENSE)
     ]
   end
 
@@ -59,11 +59,13 @@ defmodule Snakepit.MixProject do
         "guides/getting-started.md",
         "guides/operation.md",
         "guides/monitoring.md",
+        "guides/recipes.md",
         "guides/switching.md",
         "guides/comparison.md",
         "guides/guarantees.md",
         "guides/internals.md",
         "guides/evidence.md",
+        "usage-rules.md",
         {"priv/python/README.md", filename: "snakepit_bridge", title: "snakepit_bridge"},
         "CHANGELOG.md"
       ],
