@@ -8,13 +8,12 @@ defmodule Snakepit.Test.Archives do
   alias Snakepit.Build.Target
 
   @root Path.expand("../..", __DIR__)
-  @artefacts Path.join(@root, "priv/native")
   @members ~w(snakepit_guardian snakepit_nif.so)
 
   @doc "Makes the archive for this system in a directory below `directory`, and returns that."
   def make(directory) do
     archives = Path.join(directory, "archives")
-    pack(archives, @artefacts, Target.host(:erlang.system_info(:system_architecture)))
+    pack(archives, artefacts(), Target.host(:erlang.system_info(:system_architecture)))
     archives
   end
 
@@ -47,7 +46,9 @@ defmodule Snakepit.Test.Archives do
   def version, do: to_string(Application.spec(:snakepit, :vsn))
 
   @doc "What is in an archive."
-  def content, do: for(name <- @members, do: {name, File.read!(Path.join(@artefacts, name))})
+  def content, do: for(name <- @members, do: {name, File.read!(Path.join(artefacts(), name))})
+
+  defp artefacts, do: Application.app_dir(:snakepit, "priv/native")
 
   @doc "Serves a directory on loopback until the test is over; returns the server and its address."
   def serve(directory) do

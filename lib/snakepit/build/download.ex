@@ -41,38 +41,44 @@ defmodule Snakepit.Build.Download do
   end
 
   defp request(client, url) do
-    options = [timeout: @whole_ms, connect_timeout: @connect_ms] ++ tls(url)
+    with {:ok, tls} <- tls(url) do
+      options = [timeout: @whole_ms, connect_timeout: @connect_ms] ++ tls
+      request = {String.to_charlist(url), []}
 
-    case :httpc.request(
-           :get,
-           {String.to_charlist(url), []},
-           options,
-           [body_format: :binary],
-           client
-         ) do
-      {:ok, {{_version, 200, _phrase}, _headers, body}} ->
-        {:ok, body}
+      case :httpc.request(:get, request, options, [body_format: :binary], client) do
+        {:ok, {{_version, 200, _phrase}, _headers, body}} ->
+          {:ok, body}
 
-      {:ok, {{_version, status, phrase}, _headers, _body}} ->
-        {:error, "the server answered #{status} #{phrase}"}
+        {:ok, {{_version, status, phrase}, _headers, _body}} ->
+          {:error, "the server answered #{status} #{phrase}"}
 
-      {:error, reason} ->
-        {:error, said(reason)}
+        {:error, reason} ->
+          {:error, said(reason)}
+      end
     end
   end
 
   defp tls("https:" <> _rest) do
-    [
-      ssl: [
-        verify: :verify_peer,
-        cacerts: :public_key.cacerts_get(),
-        depth: 5,
-        customize_hostname_check: [match_fun: :public_key.pkix_verify_hostname_match_fun(:https)]
-      ]
-    ]
+    {:ok,
+     [
+       ssl: [
+         verify: :verify_peer,
+         # The error says it.
+         log_level: :none,
+         cacerts: :public_key.cacerts_get(),
+         depth: 5,
+         customize_hostname_check: [
+           match_fun: :public_key.pkix_verify_hostname_match_fun(:https)
+         ]
+       ]
+     ]}
+  rescue
+    _none_found ->
+      {:error,
+       "this system has no certificates to check servers by; the package is often called ca-certificates"}
   end
 
-  defp tls(_url), do: []
+  defp tls(_url), do: {:ok, []}
 
   # As most programs find it.
   defp set_proxy(client, url) do

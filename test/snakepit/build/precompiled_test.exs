@@ -4,9 +4,15 @@ defmodule Snakepit.Build.PrecompiledTest do
   alias Snakepit.Build.{Precompiled, Settings}
   alias Snakepit.Test.{Archives, Beam}
 
-  setup do
+  setup_all do
+    {:ok, made: Archives.make(Beam.temporary_directory())}
+  end
+
+  setup %{made: made} do
     directory = Beam.temporary_directory()
-    {:ok, archives: Archives.make(directory), cache: Path.join(directory, "cache")}
+    archives = Path.join(directory, "archives")
+    File.cp_r!(made, archives)
+    {:ok, archives: archives, cache: Path.join(directory, "cache")}
   end
 
   defp settings(context, source, more \\ []) do
@@ -139,5 +145,72 @@ defmodule Snakepit.Build.PrecompiledTest do
     {_server, "http:" <> rest} = Archives.serve(context.archives)
     assert {:unavailable, message} = Precompiled.take(settings(context, "https:" <> rest))
     assert message =~ "cannot be had: "
+  end
+
+  test "by HTTPS, from a server whom the system's certificates vouch for, and from no other",
+       context do
+    {listener, url, authorities} = secure_server()
+    settings = settings(context, url)
+
+    answer =
+      Task.async(fn ->
+        answer(listener, File.read!(Path.join(context.archives, settings.archive.name)))
+      end)
+
+    assert {:unavailable, message} = Precompiled.take(settings)
+    assert message =~ "cannot be had: the connection is not secure: "
+    assert {:error, {:tls_alert, {:unknown_ca, _text}}} = Task.await(answer)
+
+    path = Path.join(context.archives, "authority.pem")
+    entries = for authority <- authorities, do: {:Certificate, authority, :not_encrypted}
+    File.write!(path, :public_key.pem_encode(entries))
+    :ok = :public_key.cacerts_load(String.to_charlist(path))
+    on_exit(fn -> :public_key.cacerts_clear() end)
+
+    answer =
+      Task.async(fn ->
+        answer(listener, File.read!(Path.join(context.archives, settings.archive.name)))
+      end)
+
+    assert_taken(settings)
+    assert Task.await(answer) == :ok
+
+    # Vouched for, but somebody else.
+    answer = Task.async(fn -> answer(listener, "") end)
+
+    elsewhere =
+      settings(
+        %{context | cache: context.cache <> "2"},
+        String.replace(url, "localhost", "127.0.0.1")
+      )
+
+    assert {:unavailable, message} = Precompiled.take(elsewhere)
+    assert message =~ "the connection is not secure: "
+    assert {:error, {:tls_alert, _alert}} = Task.await(answer)
+  end
+
+  defp secure_server do
+    {:ok, _started} = Application.ensure_all_started(:ssl)
+    key = [digest: :sha256, key: {:namedCurve, :secp256r1}]
+    chain = fn peer -> %{root: key, intermediates: [], peer: key ++ peer} end
+    # The name that it is for.
+    name = {:Extension, {2, 5, 29, 17}, false, [dNSName: ~c"localhost"]}
+    data = %{server_chain: chain.(extensions: [name]), client_chain: chain.([])}
+    %{server_config: server, client_config: client} = :public_key.pkix_test_data(data)
+    server = [:binary, ip: {127, 0, 0, 1}, active: false, log_level: :none] ++ server
+    {:ok, listener} = :ssl.listen(0, server)
+    on_exit(fn -> :ssl.close(listener) end)
+    {:ok, {_ip, port}} = :ssl.sockname(listener)
+    {listener, "https://localhost:#{port}", client[:cacerts]}
+  end
+
+  defp answer(listener, body) do
+    {:ok, socket} = :ssl.transport_accept(listener)
+
+    with {:ok, socket} <- :ssl.handshake(socket) do
+      {:ok, _request} = :ssl.recv(socket, 0)
+      head = "HTTP/1.1 200 OK\r\ncontent-length: #{byte_size(body)}\r\nconnection: close\r\n\r\n"
+      :ssl.send(socket, [head, body])
+    end
   end
 end
