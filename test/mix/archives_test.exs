@@ -7,7 +7,7 @@ defmodule Mix.Tasks.Compile.ArchivesTest do
   alias Snakepit.Test.{Archives, Beam, HostProject}
 
   @moduletag :long
-  @moduletag timeout: 120_000
+  @moduletag timeout: 600_000
   @root Path.expand("../..", __DIR__)
   @start ~s|{:ok, _} = Application.ensure_all_started(:snakepit); IO.puts("id=" <> Snakepit.run_id())|
   @id ~r/id=[0-9a-z]{7}\n/

@@ -7,7 +7,7 @@ defmodule Mix.Tasks.Compile.SnakepitNativeTest do
   alias Snakepit.Test.{Beam, HostProject}
 
   @moduletag :long
-  @moduletag timeout: 120_000
+  @moduletag timeout: 600_000
   @root Path.expand("../..", __DIR__)
   @prebuilt Application.app_dir(:snakepit, "priv/native")
 

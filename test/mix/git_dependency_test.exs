@@ -8,7 +8,7 @@ defmodule Mix.Tasks.Compile.GitDependencyTest do
   alias Snakepit.Test.{Beam, HostProject}
 
   @moduletag :long
-  @moduletag timeout: 120_000
+  @moduletag timeout: 600_000
   @root Path.expand("../..", __DIR__)
 
   # All of the Rust code is built from nothing. What is tested is that it is, not how well it is optimised.

@@ -106,7 +106,10 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
   def clean do
     File.rm(manifest())
     File.rm_rf!(target_directory())
-    with {:ok, settings} <- settings(), do: File.rm_rf!(destination(settings))
+    # Whatever the settings are; and the modules that read them are gone by now.
+    for priv <- [Path.join(root(), "priv"), build_priv()],
+        do: File.rm_rf(Path.join(priv, "native"))
+
     :ok
   end
 
