@@ -43,7 +43,8 @@ needs_library() { # file, name of the library
   readelf --dynamic "$1" | grep -F "(NEEDED)" | grep -qF "[$2]"
 }
 
-# Calls a function for each target, each with a log of its own, and prints a row for each. The status is 1 if one failed.
+# Calls a function for each target, each with a log of its own, and prints a row for each. The status is 1 if one
+# failed.
 for_each() { # function, targets
   function=$1 status=0 rows=""
   shift

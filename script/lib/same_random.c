@@ -1,7 +1,7 @@
 /*
- * Preloaded into rustc by script/package. Macros that make code from a HashMap, as Rustler's for enums do, make it in an
- * order that is another one each time, and the library is other bytes then. With the same random numbers it is the same.
- * Only the compiler has them, and nothing that it makes.
+ * Preloaded into rustc by script/package. Macros that make code from a HashMap, as Rustler's for enums do, make it in
+ * another order each time, and the library is other bytes then. With the same random numbers it is the same. Only the
+ * compiler has them, and nothing that it makes.
  */
 #include <string.h>
 #include <sys/types.h>
