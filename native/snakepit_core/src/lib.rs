@@ -21,6 +21,7 @@
 //! | [`record`] | what the ledger stores of a worker |
 //! | [`directory`], [`private_file`], [`filesystem`] | whose the data directory is, and where it lies |
 //! | [`run_directory`], [`lock`], [`journal`], [`queue`], [`adopted`], [`obituary`] | the files of a run |
+//! | [`ledger`], [`external_term`] | what a run has recorded, read without a BEAM |
 //! | [`guardian`] | which processes are guardians, and of which runs |
 //! | [`dead_runs`] | what dead runs have left behind, found and ended |
 //! | [`terminal`] | what a person's terminal was set to |
@@ -35,6 +36,7 @@ pub mod descendants;
 pub mod directory;
 mod entropy;
 pub mod error;
+pub mod external_term;
 pub mod filesystem;
 #[cfg(target_os = "linux")]
 pub mod forked;
@@ -42,6 +44,7 @@ pub mod group;
 pub mod guardian;
 pub mod identity;
 pub mod journal;
+pub mod ledger;
 pub mod lineage;
 pub mod lock;
 pub mod marker;
