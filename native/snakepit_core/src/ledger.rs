@@ -34,6 +34,8 @@ pub struct RunRecord {
     pub beam_pid: Option<i64>,
     /// `/etc/machine-id` and the name of the host.
     pub machine: Option<String>,
+    /// Its pid namespace, as `/proc/<pid>/ns/pid` names it.
+    pub namespace: Option<String>,
     /// Its Erlang node.
     pub node: String,
     /// When it began, in milliseconds since the epoch.
@@ -239,6 +241,7 @@ impl RunRecord {
     fn from_term(term: &Term) -> Option<Self> {
         let text = |key| term.get(key).and_then(Term::text).map(str::to_owned);
         let integer = |key| term.get(key).and_then(Term::integer);
+        let place = |key| term.get("place")?.get(key)?.text().map(str::to_owned);
         // A run that says nothing of its BEAM is as good as none.
         let beam = Identity::decode(term.get("beam")?.binary()?).ok();
         Some(Self {
@@ -246,10 +249,8 @@ impl RunRecord {
             state: term.get("state").and_then(Term::atom).unwrap_or_default().to_owned(),
             beam,
             beam_pid: integer("beam_pid"),
-            machine: term
-                .get("place")
-                .and_then(|place| place.get("machine")?.text())
-                .map(str::to_owned),
+            machine: place("machine"),
+            namespace: place("namespace"),
             node: text("node").unwrap_or_default(),
             started_at: integer("started_at"),
             changed_at: integer("changed_at"),

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::run_directory::{NEW_OBITUARY, OBITUARY};
 use crate::wire;
 
+/// In [`Obituary::detected_by`]: it was written by the command `reap`, which found what no guardian was left to end.
+pub const BY_REAP: &str = "reap";
+
 /// The end of a run, as its guardian saw it. Times are milliseconds since the epoch, for people;
 /// durations are measured on the monotonic clock. What was added later is missing in what earlier guardians wrote,
 /// and stands at the end.
@@ -20,7 +23,7 @@ pub struct Obituary {
     pub beam_pid: i64,
     /// When its death was noticed.
     pub detected_at: i64,
-    /// How that was noticed: `port`, `pidfd` or `thread`.
+    /// How that was noticed: `port`, `pidfd` or `thread`; or [`BY_REAP`].
     pub detected_by: String,
     /// From then until nothing was left.
     pub duration_ms: u64,

@@ -122,6 +122,7 @@ const FIELDS: [&str; 9] = [
 ];
 
 /// `Some(None)` for `nil`, `None` for what is of another kind.
+#[expect(clippy::option_option, reason = "so that `?` tells what is of another kind")]
 fn optional<T>(term: &Term, read: impl Fn(&Term) -> Option<T>) -> Option<Option<T>> {
     if term.is_nil() { Some(None) } else { read(term).map(Some) }
 }
