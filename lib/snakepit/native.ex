@@ -54,6 +54,11 @@ defmodule Snakepit.Native do
         }
   def self_test, do: unloaded()
 
+  # *waits*. Reads files of `/proc`, and makes one in each directory for a moment. Levels are `:fine`, `:note`,
+  # `:weaker` and `:broken`. Empty elsewhere than on Linux.
+  @spec doctor_report([Path.t()]) :: [map()]
+  def doctor_report(_data_dirs), do: unloaded()
+
   @spec signal_valid(term()) :: boolean()
   def signal_valid(_signal), do: unloaded()
 

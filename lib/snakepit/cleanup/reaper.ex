@@ -235,11 +235,12 @@ defmodule Snakepit.Cleanup.Reaper do
   defp outcome(%{state: :terminated, clean_shutdown: true}, _obituary, %{found: 0} = counts),
     do: {:clean_shutdown, Map.put(counts, :gone, 0)}
 
-  # The guardian's own count, where it had finished and nothing was left to find.
+  # The guardian's own count, or that of the command `reap`, where it had finished and nothing was left to find.
   defp outcome(_record, %{survivors: []} = obituary, %{found: 0} = counts) do
     found = length(obituary.processes)
     killed = Enum.count(obituary.processes, & &1.killed)
-    {:guardian, Map.merge(counts, %{found: found, killed: killed, gone: found})}
+    by = if by_reap?(obituary), do: :cleanup, else: :guardian
+    {by, Map.merge(counts, %{found: found, killed: killed, gone: found})}
   end
 
   defp outcome(_record, _obituary, counts), do: {:cleanup, Map.put(counts, :gone, counts.found)}
@@ -310,7 +311,13 @@ defmodule Snakepit.Cleanup.Reaper do
   # Events that happened when there was no BEAM to emit them.
   defp post_mortem(nil), do: :ok
 
-  defp post_mortem(obituary) do
+  defp post_mortem(obituary), do: unless(by_reap?(obituary), do: watchdog_acted(obituary))
+
+  # A person or a service manager has reaped the run by the command of the guardian's binary: no guardian has seen
+  # the BEAM die.
+  defp by_reap?(%{detected_by: by}), do: by == "reap"
+
+  defp watchdog_acted(obituary) do
     Telemetry.execute(
       [:snakepit, :watchdog, :beam_death_detected],
       %{count: 1, detection_time_ms: obituary.detected_at},

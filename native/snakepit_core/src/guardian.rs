@@ -55,7 +55,7 @@ pub fn is_one(pid: Pid) -> bool {
 }
 
 /// Returns the run that a process is the guardian of, by its name and argument.
-fn run_of(entry: &Entry) -> Option<RunId> {
+pub fn run_of(entry: &Entry) -> Option<RunId> {
     let mut arguments = entry.arguments.iter();
     let name = arguments.next()?.rsplit(|byte| *byte == b'/').next()?;
     let run_id = RunId::from_bytes(arguments.next()?)?;

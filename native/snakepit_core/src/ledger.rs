@@ -17,7 +17,7 @@ mod history;
 mod salvage;
 mod seal;
 
-pub use history::{ClosedRun, EndedProcess};
+pub use history::ClosedRun;
 pub use salvage::{Salvaged, parse as salvage};
 pub use seal::open as open_seal;
 

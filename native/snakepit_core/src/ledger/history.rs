@@ -37,21 +37,6 @@ pub struct ClosedRun {
     pub ambiguous: i64,
     /// What its processes have used, if its guardian has counted it.
     pub used: Option<Used>,
-    /// How each process ended that was there when the BEAM died, as far as that was kept.
-    pub processes: Vec<EndedProcess>,
-}
-
-/// How a process ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EndedProcess {
-    /// Its worker; empty for an adopted one.
-    pub worker_id: String,
-    /// Its pid.
-    pub os_pid: i64,
-    /// Whether it had to be killed.
-    pub killed: bool,
-    /// From the death of the BEAM until it was gone.
-    pub after_ms: i64,
 }
 
 impl ClosedRun {
@@ -71,7 +56,6 @@ impl ClosedRun {
         let integer = |key: &str| term.get(key).and_then(Term::integer);
         let count = |key: &str| integer(key).unwrap_or_default();
         let is_true = |key: &str| term.get(key).and_then(Term::atom) == Some("true");
-        let processes = term.get("processes").and_then(Term::list).unwrap_or_default();
         Some(Self {
             sequence: integer("sequence")?,
             terminated_by: term.get("terminated_by")?.atom()?.to_owned(),
@@ -85,18 +69,6 @@ impl ClosedRun {
             gone: count("gone"),
             ambiguous: count("ambiguous"),
             used: term.get("usage").and_then(used),
-            processes: processes.iter().filter_map(EndedProcess::from_term).collect(),
-        })
-    }
-}
-
-impl EndedProcess {
-    fn from_term(term: &Term) -> Option<Self> {
-        Some(Self {
-            worker_id: String::from_utf8_lossy(term.get("worker_id")?.binary()?).into_owned(),
-            os_pid: term.get("os_pid")?.integer()?,
-            killed: term.get("killed")?.atom()? == "true",
-            after_ms: term.get("after_ms")?.integer()?,
         })
     }
 }

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use snakepit_core::ledger::{ClosedRun, EndedProcess};
-use snakepit_core::obituary::{self, Obituary};
+use snakepit_core::ledger::ClosedRun;
+use snakepit_core::obituary::{self, Ended, Obituary};
 use snakepit_core::run_id::RunId;
 
 use super::data_dir;
@@ -17,7 +17,9 @@ use super::{Failure, Status, ps};
 struct Past {
     id: RunId,
     run: ClosedRun,
-    /// Of an obituary: pids that were still there.
+    /// How each process ended, by its obituary.
+    processes: Vec<Ended>,
+    /// Pids that were still there then.
     survivors: Vec<i64>,
     closed: bool,
 }
@@ -58,9 +60,10 @@ fn read(data_dir: &Path, limit: usize) -> Result<Vec<Past>, Failure> {
     let mut past = Vec::new();
     for (id, files) in own {
         let directory = data_dir.join(id.to_string());
+        let obituary = obituary::read(&directory);
         if data_dir::is_closed(&files) {
             match ClosedRun::read(&directory) {
-                Ok(Some(run)) => past.push(Past { id, run, survivors: Vec::new(), closed: true }),
+                Ok(Some(run)) => past.push(Past::new(id, run, obituary, true)),
                 Ok(None) => eprintln!(
                     "snakepit_guardian: {}/history is damaged and was left out",
                     directory.display()
@@ -68,8 +71,8 @@ fn read(data_dir: &Path, limit: usize) -> Result<Vec<Past>, Failure> {
                 // It was removed meanwhile.
                 Err(_) => {}
             }
-        } else if let Some(obituary) = obituary::read(&directory) {
-            past.push(of_obituary(id, obituary));
+        } else if let Some(obituary) = obituary {
+            past.push(Past::new(id, not_closed(&obituary), Some(obituary), false));
         }
     }
     // Those that are not closed yet ended last.
@@ -80,38 +83,29 @@ fn read(data_dir: &Path, limit: usize) -> Result<Vec<Past>, Failure> {
     Ok(past)
 }
 
-fn of_obituary(id: RunId, obituary: Obituary) -> Past {
-    let count = |killed: Option<bool>| {
-        let found = obituary.processes.iter();
-        let count = found.filter(|one| killed.is_none_or(|killed| one.killed == killed)).count();
-        i64::try_from(count).unwrap_or(i64::MAX)
-    };
-    let run = ClosedRun {
-        terminated_by: if obituary.detected_by == obituary::BY_REAP {
-            "cleanup"
-        } else {
-            "guardian"
-        }
-        .into(),
+impl Past {
+    fn new(id: RunId, run: ClosedRun, obituary: Option<Obituary>, closed: bool) -> Self {
+        let obituary = obituary.unwrap_or_default();
+        Self { id, run, processes: obituary.processes, survivors: obituary.survivors, closed }
+    }
+}
+
+/// What the next start will write, as far as the obituary has it.
+fn not_closed(obituary: &Obituary) -> ClosedRun {
+    let found = obituary.processes.len();
+    let killed = obituary.processes.iter().filter(|one| one.killed).count();
+    let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    let by_reap = obituary.detected_by == obituary::BY_REAP;
+    ClosedRun {
+        terminated_by: if by_reap { "cleanup" } else { "guardian" }.into(),
         beam_pid: Some(obituary.beam_pid),
         ended_at: Some(obituary.detected_at),
-        found: count(None),
-        killed: count(Some(true)),
-        gone: count(None),
-        used: Some(obituary.used),
-        processes: obituary
-            .processes
-            .iter()
-            .map(|one| EndedProcess {
-                worker_id: one.worker_id.clone(),
-                os_pid: one.pid,
-                killed: one.killed,
-                after_ms: i64::try_from(one.after_ms).unwrap_or(i64::MAX),
-            })
-            .collect(),
+        found: count(found),
+        killed: count(killed),
+        gone: count(found),
+        used: (!by_reap).then_some(obituary.used),
         ..ClosedRun::default()
-    };
-    Past { id, run, survivors: obituary.survivors, closed: false }
+    }
 }
 
 fn describe(past: &Past) -> Vec<String> {
@@ -131,12 +125,11 @@ fn describe(past: &Past) -> Vec<String> {
         line.push_str("; not closed yet");
     }
     let mut lines = vec![line];
-    lines.extend(run.processes.iter().map(|one| {
+    lines.extend(past.processes.iter().map(|one| {
         let worker = printable(one.worker_id.as_bytes());
         let worker = if worker.is_empty() { "adopted".into() } else { format!("[{worker}]") };
         let how = if one.killed { "killed (SIGKILL)" } else { "ended when asked" };
-        let after = duration(one.after_ms.try_into().unwrap_or_default());
-        format!("  {} {worker} {how}, {after} after the BEAM", one.os_pid)
+        format!("  {} {worker} {how}, {} after the BEAM", one.pid, duration(one.after_ms))
     }));
     lines.extend(past.survivors.iter().map(|pid| format!("  {pid} could not be ended")));
     lines
@@ -163,11 +156,11 @@ fn json(past: &Past) -> Json {
             ("max_rss_kb", used.max_rss_kb.into()),
         ])
     });
-    let processes = Json::list(&run.processes, |one| {
+    let processes = Json::list(&past.processes, |one| {
         let worker =
             if one.worker_id.is_empty() { Json::Null } else { one.worker_id.clone().into() };
         Json::Object(vec![
-            ("os_pid", one.os_pid.into()),
+            ("os_pid", one.pid.into()),
             ("worker_id", worker),
             ("killed", one.killed.into()),
             ("after_ms", one.after_ms.into()),

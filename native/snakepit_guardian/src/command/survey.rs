@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use snakepit_core::descendants;
 use snakepit_core::ledger::{self, Ledger};
+use snakepit_core::lineage::Lineage;
+use snakepit_core::marker::Markers;
 use snakepit_core::place::{self, Whereabouts};
 use snakepit_core::run_id::RunId;
 use snakepit_core::table::{self, Columns, Entry, Environment};
@@ -164,62 +166,60 @@ impl<'t> Processes<'t> {
         if matches!(run.standing, Standing::Elsewhere | Standing::OtherBoot) {
             return Vec::new();
         }
+        let key = |identity: &Identity| (identity.pid.as_raw(), identity.start);
         let mut recorded: HashMap<(i32, u64), &str> = HashMap::new();
-        for identity in run.ledger.adopted.iter().chain(&run.ledger.children) {
-            recorded.insert((identity.pid.as_raw(), identity.start), "");
-        }
+        // Of a daemon that has emptied its environment, what it has inherited says which worker's it is.
+        let mut inherited: HashMap<Lineage, &str> = HashMap::new();
+        recorded.extend(run.ledger.adopted.iter().map(|adopted| (key(adopted), "")));
         for (worker, record) in &run.ledger.workers {
             if let Some(identity) = ledger::identity_of(record) {
-                recorded.insert((identity.pid.as_raw(), identity.start), worker);
+                recorded.insert(key(&identity), worker);
+                if let Some(lineage) = self.lineage_of(&identity, run.id) {
+                    inherited.insert(lineage, worker);
+                }
             }
         }
         let instance = run.ledger.run.as_ref().map(|record| record.instance.as_bytes());
-        self.members(run.guardian.as_ref(), |entry| {
-            let worker = recorded.get(&(entry.pid.as_raw(), entry.start));
-            let marked = match &entry.environment {
-                Environment::Read(markers)
-                    if markers.is_of_run(run.id) && markers.instance.as_deref() == instance =>
-                {
-                    let worker = markers.worker_id.as_deref().unwrap_or_default();
-                    Some(String::from_utf8_lossy(worker).into_owned())
-                }
-                _ => None,
-            };
-            worker
-                .map(|worker| (*worker).to_owned())
-                .filter(|one| !one.is_empty())
+        self.members(|entry| {
+            // It waits at its gate, and has run nothing yet.
+            if guardian::run_of(entry) == Some(run.id) {
+                return None;
+            }
+            let noted = recorded.get(&(entry.pid.as_raw(), entry.start)).copied();
+            let lineage = Lineage::of(entry.pid).ok().flatten();
+            let lineage = lineage.filter(|lineage| lineage.run_id == run.id);
+            let known = noted.filter(|worker| !worker.is_empty()).map(str::to_owned);
+            let marked = marked_worker(entry, |markers| {
+                markers.is_of_run(run.id) && markers.instance.as_deref() == instance
+            });
+            let worker = lineage.and_then(|lineage| inherited.get(&lineage).copied());
+            known
                 .or(marked)
-                .or_else(|| worker.map(|_| String::new()))
+                .or_else(|| worker.map(str::to_owned))
+                .or_else(|| noted.or(lineage.map(|_| "")).map(str::to_owned))
         })
     }
 
+    /// Returns the lineage of a process that is still there.
+    fn lineage_of(&self, identity: &Identity, run_id: RunId) -> Option<Lineage> {
+        let is_it = |entry: &&Entry| (entry.pid, entry.start) == (identity.pid, identity.start);
+        let entry = self.table.iter().find(is_it)?;
+        Lineage::of(entry.pid).ok().flatten().filter(|lineage| lineage.run_id == run_id)
+    }
+
     fn strays(&self, instance: &str, known: &HashSet<RunId>) -> Vec<Member> {
-        self.members(None, |entry| match &entry.environment {
-            Environment::Read(markers)
-                if markers.instance.as_deref() == Some(instance.as_bytes())
-                    && markers.run_id.is_some_and(|id| !known.contains(&id)) =>
-            {
-                let worker = markers.worker_id.as_deref().unwrap_or_default();
-                Some(String::from_utf8_lossy(worker).into_owned())
-            }
-            _ => None,
+        self.members(|entry| {
+            marked_worker(entry, |markers| {
+                markers.instance.as_deref() == Some(instance.as_bytes())
+                    && markers.run_id.is_some_and(|id| !known.contains(&id))
+            })
         })
     }
 
     /// Those of which `worker_of` knows the worker, and what descends from them; parents before their children.
-    fn members(
-        &self,
-        guardian: Option<&Identity>,
-        worker_of: impl Fn(&Entry) -> Option<String>,
-    ) -> Vec<Member> {
-        let own: Vec<Option<String>> = self
-            .table
-            .iter()
-            .map(|entry| {
-                let is_guardian = guardian.is_some_and(|one| one.pid == entry.pid);
-                if is_guardian || !entry.is_alive() { None } else { worker_of(entry) }
-            })
-            .collect();
+    fn members(&self, worker_of: impl Fn(&Entry) -> Option<String>) -> Vec<Member> {
+        let worker_of = |entry: &Entry| if entry.is_alive() { worker_of(entry) } else { None };
+        let own: Vec<Option<String>> = self.table.iter().map(worker_of).collect();
         let claimed: HashMap<i32, usize> = (0..own.len())
             .filter(|index| own[*index].is_some())
             .map(|index| (self.table[index].pid.as_raw(), index))
@@ -262,6 +262,13 @@ impl<'t> Processes<'t> {
             members.push(Member { entry: entry.clone(), worker, below });
         }
     }
+}
+
+/// Returns the worker that a process names itself, if its markers are those that are meant.
+fn marked_worker(entry: &Entry, are_meant: impl Fn(&Markers) -> bool) -> Option<String> {
+    let Environment::Read(markers) = &entry.environment else { return None };
+    let worker = || markers.worker_id.as_deref().unwrap_or_default();
+    are_meant(markers).then(|| String::from_utf8_lossy(worker()).into_owned())
 }
 
 /// Sums up what each worker of a run uses. Those that were recorded and have no process are there too.
