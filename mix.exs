@@ -36,7 +36,7 @@ defmodule Snakepit.MixProject do
       licenses: ["Apache-2.0"],
       links: %{},
       files:
-        ~w(lib native priv/python priv/prometheus priv/grafana guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md CHANGELOG.md LICENSE)
+        ~w(lib native priv/python priv/prometheus priv/grafana priv/man guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md CHANGELOG.md LICENSE)
     ]
   end
 

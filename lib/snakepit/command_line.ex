@@ -108,10 +108,13 @@ defmodule Snakepit.CommandLine do
   # In a process of its own: no message of the port is left to the caller.
   defp execute(arguments, options) do
     options = [:binary, :exit_status, :hide, args: arguments] ++ options
+    run = fn -> {:spawn_executable, executable()} |> Port.open(options) |> collect([]) end
+    {_pid, monitor} = spawn_monitor(fn -> exit({:shutdown, {:ran, run.()}}) end)
 
-    fn -> {:spawn_executable, executable()} |> Port.open(options) |> collect([]) end
-    |> Task.async()
-    |> Task.await(:infinity)
+    receive do
+      {:DOWN, ^monitor, :process, _pid, {:shutdown, {:ran, answer}}} -> answer
+      {:DOWN, ^monitor, :process, _pid, reason} -> exit(reason)
+    end
   end
 
   defp collect(port, output) do

@@ -69,13 +69,7 @@ defmodule Snakepit.Status do
     Enum.sort_by(rows, & &1.worker_id)
   end
 
-  @doc """
-  Returns the workers as a table. With `:width`, no line is longer.
-
-      iex> Snakepit.Status.table(width: 80) |> String.split("\\n") |> hd()
-      "RUN  STATE  WORKER  OS_PID  PROCS  CPU  MEMORY  UPTIME  HEARTBEAT  RESTARTS"
-
-  """
+  @doc "Returns the workers as a table. With `:width`, no line is longer."
   @spec table(width: pos_integer()) :: String.t()
   def table(opts \\ []), do: Table.render(workers(), Keyword.get(opts, :width, :infinity))
 
