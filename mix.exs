@@ -98,6 +98,7 @@ defmodule Snakepit.MixProject do
           Snakepit.PromEx,
           Snakepit.LiveDashboard
         ],
+        "Looking and cleaning up": [Snakepit.CommandLine, Snakepit.Status, Snakepit.Doctor],
         Runs: [
           Snakepit.RunID,
           Snakepit.RunState,

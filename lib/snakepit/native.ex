@@ -234,6 +234,10 @@ defmodule Snakepit.Native do
   @spec adopted_read(Path.t()) :: {:ok, [{pos_integer(), identity()}]} | error()
   def adopted_read(_directory), do: unloaded()
 
+  # *waits*. What was reaped of a dead run, by the fields of `snakepit_core::obituary::Reaped`.
+  @spec obituary_add(Path.t(), map()) :: {:ok, {}} | error()
+  def obituary_add(_directory, _reaped), do: unloaded()
+
   @spec obituary_read(Path.t()) :: map() | nil
   def obituary_read(_directory), do: unloaded()
 

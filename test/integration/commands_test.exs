@@ -127,6 +127,22 @@ defmodule Snakepit.CommandsTest do
     assert ProcScan.running?(stranger)
   end
 
+  test "what a start has reaped is in its history, process by process", %{data_dir: data_dir} do
+    {beam, run_id} = start(data_dir)
+    token = Family.start(beam)
+    kill_with_guardian(beam)
+    eventually(fn -> length(Family.members(token)) == 4 end)
+    left = Enum.sort(Family.members(token))
+    start(data_dir)
+    assert Family.members(token) == []
+    {answer, 0} = json("history", data_dir)
+
+    assert %{"run_id" => ^run_id, "terminated_by" => "cleanup", "found" => 4} =
+             run = the_run(answer)
+
+    assert Enum.sort(for one <- run["processes"], do: one["os_pid"]) == left
+  end
+
   test "one that does not end when asked is killed", %{data_dir: data_dir} do
     {beam, _run_id} = start(data_dir)
     token = Family.token()

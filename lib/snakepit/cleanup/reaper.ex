@@ -199,6 +199,8 @@ defmodule Snakepit.Cleanup.Reaper do
     if DeadRun.blank?(dead) and counts.found == 0 and obituary == nil do
       File.rm_rf(dead.directory)
     else
+      # Order: before the run is closed. Whoever reads its history finds it whole.
+      leave_word(dead, obituary, counts, begun)
       {by, counts} = outcome(dead.record, obituary, counts)
       close_history(dead, obituary, by, counts)
       post_mortem(obituary)
@@ -229,6 +231,23 @@ defmodule Snakepit.Cleanup.Reaper do
     ]
     |> Enum.filter(&elem(&1, 0))
     |> Enum.map(&elem(&1, 1))
+  end
+
+  # How each process has ended, for the history: no guardian was left to say it. If that fails, the counts are there.
+  defp leave_word(_dead, _obituary, %{ended: []}, _begun), do: :ok
+
+  defp leave_word(dead, obituary, %{ended: ended}, begun) do
+    workers = for %{os_pid: os_pid, worker_id: id} <- dead.workers, into: %{}, do: {os_pid, id}
+
+    Native.obituary_add(dead.directory, %{
+      run_id: dead.id,
+      beam_pid: (dead.record || %{})[:beam_pid] || 0,
+      last_heard_at: DeadRun.ended_at(dead, obituary),
+      reaped_at: System.os_time(:millisecond),
+      duration_ms: now() - begun,
+      processes: for({os_pid, killed?} <- ended, do: {workers[os_pid] || "", os_pid, killed?}),
+      survivors: []
+    })
   end
 
   # It had ended in order, and only its record was not closed any more.
@@ -313,8 +332,7 @@ defmodule Snakepit.Cleanup.Reaper do
 
   defp post_mortem(obituary), do: unless(by_reap?(obituary), do: watchdog_acted(obituary))
 
-  # A person or a service manager has reaped the run by the command of the guardian's binary: no guardian has seen
-  # the BEAM die.
+  # A start or the command `reap` has ended what was left: no guardian has seen the BEAM die.
   defp by_reap?(%{detected_by: by}), do: by == "reap"
 
   defp watchdog_acted(obituary) do

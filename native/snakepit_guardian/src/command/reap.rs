@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use snakepit_core::dead_runs::{self, CleanupReport, DeadRun, Proof, RunCleanup, Search};
 use snakepit_core::ledger::{Ledger, identity_of};
 use snakepit_core::lock::Lock;
-use snakepit_core::obituary::{self, Ended, Obituary};
+use snakepit_core::obituary::{self, Reaped};
 use snakepit_core::place::{self, Whereabouts};
 use snakepit_core::run_id::RunId;
 use snakepit_core::stop::{self, Outcome, Plan};
@@ -317,32 +317,28 @@ fn leave_word(
     }
     let record = dead.ledger.run.as_ref();
     let started_at = record.and_then(|record| record.started_at).unwrap_or_default();
-    let mut word = obituary::read(&dead.directory).unwrap_or_else(|| Obituary {
-        run_id: dead.id.to_string(),
-        beam_pid: record.and_then(|record| record.beam_pid).unwrap_or_default(),
-        // The clock of files may be coarser than that of a start.
-        detected_at: dead.last_written.max(started_at),
-        detected_by: obituary::BY_REAP.into(),
-        ..Obituary::default()
-    });
     let now = now_ms();
-    word.duration_ms = word.duration_ms.max(u64::try_from(now - begun).unwrap_or_default());
-    let after_ms = u64::try_from(now - word.detected_at).unwrap_or_default();
-    word.processes.extend(section.rows.iter().filter_map(|row| {
+    let processes = section.rows.iter().filter_map(|row| {
         let killed = match row.ended? {
             "killed" => true,
             "stopped" => false,
             _ => return None,
         };
-        let (worker_id, pid) = (row.worker.clone(), i64::from(row.os_pid));
-        Some(Ended { worker_id, pid, killed, after_ms, used: obituary::Used::default() })
-    }));
-    word.survivors = section.survivors.iter().map(|pid| i64::from(*pid)).collect();
-    obituary::write(&dead.directory, &word).map_err(|error| {
-        Failure::new(format!(
-            "{}: the obituary cannot be written: {error}",
-            dead.directory.display()
-        ))
+        Some((row.worker.clone(), i64::from(row.os_pid), killed))
+    });
+    let reaped = Reaped {
+        run_id: dead.id.to_string(),
+        beam_pid: record.and_then(|record| record.beam_pid).unwrap_or_default(),
+        // The clock of files may be coarser than that of a start.
+        last_heard_at: dead.last_written.max(started_at),
+        reaped_at: now,
+        duration_ms: u64::try_from(now - begun).unwrap_or_default(),
+        processes: processes.collect(),
+        survivors: section.survivors.iter().map(|pid| i64::from(*pid)).collect(),
+    };
+    obituary::add_reaped(&dead.directory, reaped).map_err(|error| {
+        let directory = dead.directory.display();
+        Failure::new(format!("{directory}: the obituary cannot be written: {error}"))
     })
 }
 
