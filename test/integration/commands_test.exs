@@ -3,7 +3,7 @@ defmodule Snakepit.CommandsTest do
 
   import Snakepit.Test.Eventually
 
-  alias Snakepit.Test.{Beam, Family, GuardianCommand, ProcScan, Program}
+  alias Snakepit.Test.{Beam, Family, GuardianCommand, ProcScan, Program, Tmux}
 
   @moduletag :long
 
@@ -205,6 +205,21 @@ defmodule Snakepit.CommandsTest do
     eventually(fn -> length(Family.members(token)) == 1 end)
     assert ProcScan.running?(stranger)
     for os_pid <- Family.members(token), do: System.cmd("kill", ["-KILL", "#{os_pid}"])
+  end
+
+  @tag skip: Tmux.missing?()
+  test "ps --watch shows what comes and goes in a terminal, in lines that fit", %{
+    data_dir: data_dir
+  } do
+    {beam, run_id} = start(data_dir)
+    terminal = Tmux.start(Beam.temporary_directory(), 24, 70)
+    Tmux.line(terminal, "#{GuardianCommand.executable()} ps --watch=0.2 --data-dir #{data_dir}")
+    Tmux.sees(terminal, "RUN ")
+    Family.start(beam, "a family with a long name that is shortened")
+    Tmux.sees(terminal, "#{run_id}  running  a fam")
+    Tmux.sees(terminal, "UPTIME")
+    Beam.kill(beam)
+    Tmux.sees(terminal, ~r"(ending|dead) ")
   end
 
   test "a run of another instance is left alone, and named", %{data_dir: data_dir} do

@@ -17,6 +17,7 @@ fn self_test() -> FactsTerm {
     FactsTerm(self_test::examine())
 }
 
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 #[derive(NifUnitEnum)]
 enum LevelTerm {
     Fine,

@@ -32,6 +32,10 @@ const COLUMNS: [Column; 10] = [
     right("RESTARTS"),
 ];
 
+/// How many columns have something to say here, and from which width on the others are shown too.
+const KNOWN: usize = 8;
+const ROOMY: usize = 96;
+
 /// What only the BEAM knows.
 const UNKNOWN: &str = "-";
 
@@ -87,7 +91,8 @@ fn render(surveys: &[Survey], width: usize) -> String {
         if rows.is_empty() {
             text.push_str("no open runs\n");
         } else {
-            text.push_str(&text::table(&COLUMNS, &rows, width));
+            let columns = if width < ROOMY { &COLUMNS[..KNOWN] } else { &COLUMNS };
+            text.push_str(&text::table(columns, &rows, width));
         }
         if !survey.strays.is_empty() {
             let line = format!(
