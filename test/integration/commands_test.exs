@@ -40,17 +40,31 @@ defmodule Snakepit.CommandsTest do
     end)
   end
 
-  # A look-alike of another instance: the same run id, the same dead BEAM, and it is nobody's business.
-  defp stranger(run_id, changes \\ []) do
-    owner = "999999:1:1:" <> String.duplicate("0", 32)
+  # Starts a family, and kills its BEAM and guardian. The kernel kills direct children; the other four live on.
+  defp crash(data_dir, config \\ []) do
+    {beam, run_id} = start(data_dir, config)
+    token = Family.start(beam)
+    stranger = stranger(token)
+    kill_with_guardian(beam)
+    eventually(fn -> length(Family.members(token)) == 4 end)
+    {run_id, token, stranger}
+  end
 
-    env = [
-      {~c"SNAKEPIT_RUN_ID", String.to_charlist(run_id)},
-      {~c"SNAKEPIT_INSTANCE", ~c"0-00000000000000000000000000000000"},
-      {~c"SNAKEPIT_OWNER", String.to_charlist(owner)}
-    ]
+  # A look-alike of another instance: the same markers of the same BEAM, and it is nobody's business.
+  defp stranger(token) do
+    markers = token |> Family.members() |> Enum.map(&markers/1) |> Enum.find(&(&1 != []))
+    other = ~c"0-00000000000000000000000000000000"
+    env = List.keyreplace(markers, ~c"SNAKEPIT_INSTANCE", 0, {~c"SNAKEPIT_INSTANCE", other})
+    Program.start("sleep", [Family.token()], env: env)
+  end
 
-    Program.start("sleep", [Family.token()], env: Keyword.merge(env, changes))
+  defp markers(os_pid) do
+    text = File.read!("/proc/#{os_pid}/environ")
+
+    found =
+      for [_, name, value] <- Regex.scan(~r/(SNAKEPIT_\w+)=([^\0]*)/, text), do: {name, value}
+
+    for {name, value} <- found, do: {String.to_charlist(name), String.to_charlist(value)}
   end
 
   test "a living run is shown with its workers, and reap leaves it alone", %{data_dir: data_dir} do
@@ -86,12 +100,7 @@ defmodule Snakepit.CommandsTest do
 
   test "BEAM and guardian killed at one instant: reap shows what is left, ends it when told to, and the next start has it in its history",
        %{data_dir: data_dir} do
-    {beam, run_id} = start(data_dir)
-    token = Family.start(beam)
-    stranger = stranger(run_id)
-    kill_with_guardian(beam)
-    # The kernel kills direct children; the others live on.
-    eventually(fn -> length(Family.members(token)) == 4 end)
+    {run_id, token, stranger} = crash(data_dir)
     left = Enum.sort(Family.members(token))
 
     {answer, 1} = json("reap", data_dir)
@@ -128,10 +137,7 @@ defmodule Snakepit.CommandsTest do
   end
 
   test "what a start has reaped is in its history, process by process", %{data_dir: data_dir} do
-    {beam, run_id} = start(data_dir)
-    token = Family.start(beam)
-    kill_with_guardian(beam)
-    eventually(fn -> length(Family.members(token)) == 4 end)
+    {run_id, token, _stranger} = crash(data_dir)
     left = Enum.sort(Family.members(token))
     start(data_dir)
     assert Family.members(token) == []
@@ -188,11 +194,7 @@ defmodule Snakepit.CommandsTest do
 
   test "processes whose run's directory was deleted are found by their markers, and others' are not",
        %{data_dir: data_dir} do
-    {beam, run_id} = start(data_dir)
-    token = Family.start(beam)
-    stranger = stranger(run_id)
-    kill_with_guardian(beam)
-    eventually(fn -> length(Family.members(token)) == 4 end)
+    {run_id, token, stranger} = crash(data_dir)
     File.rm_rf!(Path.join(data_dir, run_id))
     {answer, 0} = json("ps", data_dir)
     assert %{"data_dirs" => [%{"runs" => [], "strays" => [_ | _] = strays}]} = answer
@@ -223,25 +225,20 @@ defmodule Snakepit.CommandsTest do
   end
 
   test "a run of another instance is left alone, and named", %{data_dir: data_dir} do
-    {beam, run_id} = start(data_dir, instance: "another")
-    token = Family.start(beam)
-    kill_with_guardian(beam)
-    eventually(fn -> length(Family.members(token)) == 4 end)
+    {run_id, token, stranger} = crash(data_dir, instance: "another")
     {answer, 0} = json("reap", data_dir, ["--yes"])
     assert [%{"run_id" => ^run_id, "reason" => reason}] = answer["spared"]
     assert reason =~ "--instance another"
     assert length(Family.members(token)) == 4
     {_answer, 0} = json("reap", data_dir, ["--yes", "--instance", "another"])
     assert Family.members(token) == []
+    assert ProcScan.running?(stranger)
   end
 
   test "garbage in the data directory is no reason to fail, to kill, or to hide what is left",
        context do
     %{data_dir: data_dir} = context
-    {beam, run_id} = start(data_dir)
-    token = Family.start(beam)
-    kill_with_guardian(beam)
-    eventually(fn -> length(Family.members(token)) == 4 end)
+    {run_id, token, _stranger} = crash(data_dir)
     :rand.seed(:exsss, {ExUnit.configuration()[:seed], 15, 1})
     names = ~w(journal journal.old ledger.dets adopted obituary)
 
