@@ -45,7 +45,7 @@ defmodule Snakepit.MixProject do
       licenses: ["Apache-2.0"],
       links: %{},
       files:
-        ~w(lib native native-checksums priv/python priv/prometheus priv/grafana guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md usage-rules.md CHANGELOG.md LICENSE)
+        ~w(lib native native-checksums priv/python priv/prometheus priv/grafana priv/man guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md usage-rules.md CHANGELOG.md LICENSE)
     ]
   end
 
@@ -117,6 +117,7 @@ defmodule Snakepit.MixProject do
           Snakepit.PromEx,
           Snakepit.LiveDashboard
         ],
+        "Looking and cleaning up": [Snakepit.CommandLine, Snakepit.Status, Snakepit.Doctor],
         Runs: [
           Snakepit.RunID,
           Snakepit.RunState,

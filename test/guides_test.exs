@@ -17,6 +17,7 @@ defmodule Snakepit.GuidesTest do
   test "the snippets on operation are taken from an example and a test" do
     paths = assert_taken_from_files(page("guides/operation.md"))
     assert "examples/operation.exs" in paths and "test/integration/servers_test.exs" in paths
+    assert "test/integration/operation_guide_test.exs" in paths
   end
 
   test "every file that a guide points to is there" do
