@@ -206,6 +206,7 @@ defmodule Snakepit.Telemetry do
 
   """
 
+  alias Snakepit.Dashboard.Feed
   alias Snakepit.Metrics.{Recorder, Store}
 
   @doc false
@@ -246,6 +247,7 @@ defmodule Snakepit.Telemetry do
   @spec execute([atom()], map(), map()) :: :ok
   def execute(event, measurements, metadata) do
     Recorder.record(event, measurements, metadata)
+    Feed.record(event, measurements, metadata)
 
     # `:telemetry` is no dependency, so it is not called by name. It is not loaded either: attaching a handler loads
     # it, and until then there is none. To search the code path for a module that is not there takes longer than

@@ -39,6 +39,19 @@ defmodule Snakepit.HeartbeatMonitor.Poller do
     :exit, _no_poller -> FailureDetector.health(fetch!(self()).detector, now())
   end
 
+  @doc """
+  Returns the health of all workers, by their BEAM processes. Pongs that nobody has read yet are missing, so a latency may
+  be that of the ping before.
+  """
+  @spec healths() :: %{pid() => Health.t()}
+  def healths do
+    now = now()
+
+    for {_monitor, target} <- :ets.tab2list(__MODULE__),
+        into: %{},
+        do: {target.worker, FailureDetector.health(target.detector, now)}
+  end
+
   @doc "Pings the caller's worker now. Without a poller, the next one begins with that."
   @spec force_ping() :: :ok
   def force_ping do

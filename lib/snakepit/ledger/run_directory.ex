@@ -53,7 +53,7 @@ defmodule Snakepit.Ledger.RunDirectory do
 
   @doc """
   Removes the files among `files` that a closed run has no more use for. Whoever was killed while it replaced one
-  of them has left the new one too. `guardian.log` stays: it tells people how the run ended.
+  of them has left the new one too. `obituary` and `guardian.log` stay: they tell people how the run ended.
   """
   @spec tidy(Path.t(), [binary()]) :: :ok
   def tidy(directory, files) do
@@ -61,7 +61,7 @@ defmodule Snakepit.Ledger.RunDirectory do
 
     for name <-
           [@journal, @old_journal, @new_journal, @table, @adopted, @new_adopted] ++
-            [@obituary, @new_obituary, @alive, @new_history],
+            [@new_obituary, @alive, @new_history],
         name in files,
         # By this process itself, and not by the one that serves all others.
         do: :file.delete(Path.join(directory, name), [:raw])
