@@ -124,7 +124,7 @@ function tell(name, value, note, level = "") {
   if (CARDS[name].dataset.level !== level) CARDS[name].dataset.level = level;
 }
 
-function cards({ total, guardian, beam, audit, at }) {
+function cards({ total, guardian, beam, audit, audit_interval_ms: interval, at }) {
   const starting = total.starting > 0 ? ` · ${total.starting} starting` : "";
   const restarts = total.restarts > 0 ? ` · ${count(total.restarts, "restart")} seen` : "";
   tell("workers", String(total.workers), `${count(total.processes, "process", "processes")}${starting}${restarts}`);
@@ -135,7 +135,7 @@ function cards({ total, guardian, beam, audit, at }) {
   heartbeats(total);
   if (guardian) tell("guardian", "watching", `process ${guardian.os_pid} · ${bytes(guardian.memory)}${guardian.adopted ? ` · ${guardian.adopted} adopted` : ""}`, "good");
   else tell("guardian", "none", latest.run ? "it is being started, or busy" : "Snakepit is not started", latest.run ? "bad" : "");
-  if (!audit) tell("audit", "–", "the next audit is shown here");
+  if (!audit) tell("audit", "none yet", interval ? `one every ${duration(interval)}` : "");
   else if (audit.orphans > 0) tell("audit", count(audit.orphans, "orphan"), `ended ${duration(at - audit.at)} ago`, "bad");
   else tell("audit", "0 orphans", `${audit.stale_entries > 0 ? `${audit.stale_entries} stale entries · ` : ""}${duration(Math.max(0, at - audit.at))} ago`, "good");
 }
@@ -156,7 +156,7 @@ const STATES = ["busy", "idle", "starting", "stopping", "waiting"];
 
 function makePool(pool) {
   const segments = STATES.map((state) => el("i", { class: state }));
-  const node = el("article", { class: "card pool", "data-id": pool.id },
+  const node = el("article", { class: "pool", "data-id": pool.id },
     el("h3", {}, pool.id, el("button", { type: "button", class: "small", hidden: true, onclick: () => actions.resize(node.pool) }, "Resize")),
     el("div", { class: "stack", role: "img" }, segments), el("p", { class: "legend" }), el("p", { class: "error", hidden: true }));
   return node;

@@ -48,6 +48,7 @@ export function spark() {
 
 export function drawSpark(node, values, top) {
   const points = values.map((value, index) => [index, value]);
+  setAttribute(node, "class", Math.max(...values) > 0 ? "spark" : "spark idle");
   setAttribute(node.path, "d", line(points, [values.length - 40, values.length - 1], ceiling(top), 72, 20));
 }
 
@@ -59,13 +60,14 @@ export function chart(kind, title, show, base = 10) {
   const cursor = svg("line", { class: "cursor", y1: 0, y2: 100, x1: -9, x2: -9 });
   const plot = svg("svg", { viewBox: "0 0 300 100", preserveAspectRatio: "none", "aria-hidden": "true" }, ...grid, fill, stroke, cursor);
   const value = el("b", {}, "–");
-  const [when, top, from] = [el("span", { class: "when" }), el("span", { class: "y" }), el("span", {})];
+  const [when, from] = [el("span", { class: "when" }), el("span", {})];
   const node = el("figure", { class: `chart ${kind}` },
     el("figcaption", {}, title, " ", value, when),
-    el("div", { class: "plot" }, top, plot),
+    el("div", { class: "plot" }, plot),
     el("div", { class: "x" }, from, el("span", {}, "now")));
   let points = [];
   let pointed = null;
+  let scale = "";
 
   const label = () => {
     const last = points[points.length - 1];
@@ -79,7 +81,7 @@ export function chart(kind, title, show, base = 10) {
     }
     cursor.classList.toggle("on", pointed !== null);
     setText(value, point ? show(point[1]) : "–");
-    setText(when, pointed !== null && point ? `${Math.round((last[0] - point[0]) / 1000)} s ago` : "");
+    setText(when, pointed !== null && point ? `${Math.round((last[0] - point[0]) / 1000)} s ago` : scale);
   };
 
   plot.addEventListener("pointermove", (event) => {
@@ -93,13 +95,14 @@ export function chart(kind, title, show, base = 10) {
   });
 
   node.draw = (series) => {
-    points = series;
+    const first = series.findIndex(([, one]) => one !== null);
+    points = first < 0 ? [] : series.slice(first);
     const there = points.filter(([, one]) => one !== null);
     const range = points.length > 1 ? [points[0][0], points[points.length - 1][0]] : [0, 1];
-    const high = ceiling(Math.max(0, ...there.map(([, one]) => one)) * 1.05, base);
+    const high = ceiling(Math.max(0, ...there.map(([, one]) => one)) * 1.1, base);
     setAttribute(fill, "d", area(points, range, high, 300, 100));
     setAttribute(stroke, "d", line(points, range, high, 300, 100));
-    setText(top, there.length > 1 ? show(high) : "");
+    scale = there.length > 1 ? `0 – ${show(high)}` : "";
     const seconds = Math.round((range[1] - range[0]) / 1000);
     setText(from, points.length > 1 ? (seconds >= 120 ? `${Math.round(seconds / 60)} min ago` : `${seconds} s ago`) : "");
     label();

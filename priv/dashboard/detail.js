@@ -1,6 +1,6 @@
 // One worker, in a drawer: charts, the tree of its processes, heartbeats, and its output as it comes.
 
-import { byId, bytes, count, duration, el, percent, setText, time } from "./dom.js";
+import { byId, bytes, count, duration, el, percent, setAttribute, setText, time } from "./dom.js";
 import { chart } from "./charts.js";
 import { fetchJSON } from "./app.js";
 import { find, state } from "./workers.js";
@@ -61,6 +61,7 @@ export async function refresh(allowed) {
   parts.actions.hidden = worker === null || !worker.os_pid || row?.kind !== "worker" || !allowed.some((one) => one !== "resize");
   if (!worker || !worker.os_pid) return;
   setText(parts.command, worker.command.join(" "));
+  setAttribute(parts.command, "title", worker.command.join(" "));
   facts(parts.facts, [
     ["OS process", String(worker.os_pid)], ["Up", row ? duration(row.uptime_ms) : "–"], ["Pool", row?.pool], ["Restarts seen", row?.restarts ? String(row.restarts) : null],
     ["BEAM process", worker.beam_pid], ["Started", worker.spawned_at ? time(worker.spawned_at) : null],
@@ -105,6 +106,7 @@ function tree(branches) {
     const cpu = last ? Math.max(0, (one.cpu_us - last.cpu) / (at - last.at) / 10) : null;
     now.set(one.os_pid, { cpu: one.cpu_us, at });
     setText(node.command, one.command || `[${one.name}]`);
+    setAttribute(node.command, "title", one.command);
     setText(node.facts, one.alive ? `${percent(cpu)} · ${bytes(one.memory)} · ${count(one.threads, "thread")}${one.descriptors === null ? "" : ` · ${one.descriptors} files`}` : "ended, its parent has not waited for it");
     one.children.forEach(patch);
   };

@@ -78,6 +78,7 @@ export function duration(ms) {
   if (ms === null || ms === undefined) return "–";
   const s = Math.floor(ms / 1000);
   if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (s < 10) return `${(ms / 1000).toFixed(1)} s`;
   if (s < 60) return `${s} s`;
   if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60} s`;
   if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;

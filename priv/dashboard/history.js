@@ -54,7 +54,7 @@ function makeRun(run) {
   const body = el("div", { class: "run-body" }, el("p", {}, text));
   const node = el("details", { class: "panel run-entry", "data-run": run.run_id, "data-ended": run.terminated_by },
     el("summary", {}, el("i", { class: `dot ${level}` }), el("code", {}, run.run_id), el("span", { class: `badge ${level}` }, name),
-      el("span", { class: "what" }, found), el("span", { class: "when" }, run.started_at ? `${day(run.started_at)} · ${duration(run.ended_at - run.started_at)}` : day(run.ended_at))),
+      el("span", { class: "what" }, found), el("span", { class: "when" }, run.started_at ? `${day(run.started_at)} · ran ${duration(run.ended_at - run.started_at)}` : day(run.ended_at))),
     body);
   node.addEventListener("toggle", () => {
     if (!node.open || node.filled) return;
@@ -71,7 +71,7 @@ function openRun(node) {
 }
 
 async function fill(body, run, usage) {
-  const facts = [["Ended", `${day(run.ended_at)}, ${time(run.ended_at)}`], ["Node", run.node === "nonode@nohost" ? null : run.node], ["BEAM process", run.beam_pid && String(run.beam_pid)], ["Got as far as", run.state], ["Used", usage],
+  const facts = [["Ended", new Date(run.ended_at).toLocaleString([], { hourCycle: "h23" })], ["Node", run.node === "nonode@nohost" ? null : run.node], ["BEAM process", run.beam_pid && String(run.beam_pid)], ["Got as far as", run.state], ["Used", usage],
     ["May be others", run.ambiguous > 0 ? `${run.ambiguous} pids, left alone` : null]];
   body.append(el("dl", { class: "facts" }, facts.filter(([, value]) => value).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))));
   const whole = await fetchJSON(`api/run?id=${encodeURIComponent(run.run_id)}`).catch(() => null);

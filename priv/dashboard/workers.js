@@ -1,7 +1,7 @@
 // The table of workers. Only the rows in sight exist, and each is patched in place: a thousand workers cost as much as the
 // thirty that are seen.
 
-import { byId, bytes, count, duration, el, percent, setAttribute, setText } from "./dom.js";
+import { byId, bytes, duration, el, percent, setAttribute, setText } from "./dom.js";
 import { drawSpark, spark } from "./charts.js";
 
 const KEPT = 40;
@@ -16,7 +16,7 @@ const COLUMNS = [
   { key: "os_pid", name: "Pid", order: (a, b) => (a.os_pid ?? 0) - (b.os_pid ?? 0) },
   { key: "cpu", name: "CPU", order: (a, b) => (b.cpu ?? -1) - (a.cpu ?? -1) },
   { key: "memory", name: "Memory", order: (a, b) => b.memory - a.memory },
-  { key: "processes", name: "Processes", order: (a, b) => b.processes - a.processes },
+  { key: "processes", name: "Procs", order: (a, b) => b.processes - a.processes },
   { key: "heartbeat", name: "Heartbeat", order: (a, b) => (RANK[a.heartbeat] ?? 3) - (RANK[b.heartbeat] ?? 3) || (b.latency_ms ?? -1) - (a.latency_ms ?? -1) },
   { key: "restarts", name: "Restarts", order: (a, b) => b.restarts - a.restarts },
   { key: "uptime_ms", name: "Up", order: (a, b) => a.uptime_ms - b.uptime_ms },
@@ -165,7 +165,7 @@ function patch(node, worker, index) {
   setText(parts.cpu, now === "running" || now === "unhealthy" ? percent(worker.cpu) : now);
   drawSpark(parts.spark, past.get(worker.id) ?? [], hottest);
   setText(parts.memory, worker.os_pid === null ? "" : bytes(worker.memory));
-  setText(parts.processes, worker.processes > 0 ? count(worker.processes, "process", "processes") : "");
+  setText(parts.processes, worker.processes > 0 ? String(worker.processes) : "");
   setText(parts.heartbeat, heartbeat(worker));
   setText(parts.restarts, worker.restarts > 0 ? String(worker.restarts) : "");
   setText(parts.up, duration(worker.uptime_ms));

@@ -4,7 +4,7 @@ defmodule Snakepit.Dashboard.Overview do
   # Everything at one moment, as the page shows it: from what the collector has seen to maps for JSON.
 
   alias Snakepit.Dashboard.{Feed, Series}
-  alias Snakepit.{Error, Guardian, Run, RunState}
+  alias Snakepit.{Config, Error, Guardian, Run, RunState}
 
   # All that the guardian is asked here.
   @answer_ms 500
@@ -23,7 +23,8 @@ defmodule Snakepit.Dashboard.Overview do
       pools: Enum.map(seen.pools, &pool/1),
       workers: seen.rows,
       events: Feed.events(),
-      audit: Feed.audit()
+      audit: Feed.audit(),
+      audit_interval_ms: Config.current().audit_interval_ms
     }
   end
 

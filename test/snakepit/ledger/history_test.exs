@@ -29,7 +29,7 @@ defmodule Snakepit.Ledger.HistoryTest do
     refute RunDirectory.closed?(File.ls!(directory))
     :ok = History.close(directory, record, @ending)
     assert RunDirectory.closed?(File.ls!(directory))
-    assert Enum.sort(File.ls!(directory)) == ["history", "lock"]
+    assert Enum.sort(File.ls!(directory)) == ["history", "lock", "obituary"]
     id
   end
 

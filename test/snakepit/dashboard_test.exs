@@ -1,0 +1,408 @@
+defmodule Snakepit.DashboardTest do
+  use Snakepit.Test.WorkerCase, async: false
+
+  alias Snakepit.{Dashboard, Pool}
+  alias Snakepit.Dashboard.Feed
+  alias Snakepit.Test.{Beam, HTTP, Workers}
+
+  @token "a-token-of-the-tests"
+  @from_page [{"x-snakepit-dashboard", "1"}]
+
+  # Returns its URL without token and query.
+  defp serve(options \\ []) do
+    start_supervised!({Dashboard, [port: 0] ++ options})
+    Dashboard.url() |> String.split("?") |> hd()
+  end
+
+  defp overview(base), do: HTTP.json(base <> "api/overview")
+  defp row(base, id), do: Enum.find(overview(base)["workers"], &(&1["id"] == id))
+  defp detail(base, id), do: HTTP.json(base <> "api/worker?id=" <> URI.encode_www_form(id))
+
+  defp act(base, action, form, headers \\ @from_page) do
+    {status, _headers, body} = HTTP.post(base <> "api/actions/#{action}", form, headers)
+    {status, body}
+  end
+
+  test "shows this run, and a worker with its tree, what it uses and what it writes" do
+    base = serve()
+    id = "a worker/é?&"
+    script = "echo hello from it; sleep 600 & wait"
+    {:ok, worker} = Worker.start_link(id: id, cmd: sh(script), ready: {:output, "hello"})
+    os_pid = Worker.os_pid!(worker)
+
+    overview = eventually(fn -> row(base, id) && overview(base) end)
+    assert overview["run"]["id"] == Snakepit.run_id()
+    assert overview["run"]["state"] == "running"
+    assert overview["guardian"]["os_pid"] == Snakepit.Guardian.os_pid()
+    assert overview["beam"]["os_pid"] == String.to_integer(System.pid())
+    assert overview["total"]["workers"] >= 1
+    assert overview["actions"] == []
+
+    eventually(fn -> row(base, id)["processes"] == 2 end)
+    row = row(base, id)
+    assert %{"state" => "running", "os_pid" => ^os_pid, "kind" => "worker"} = row
+    assert row["command"] == "sh -c " <> script
+    assert row["memory"] > 0 and row["restarts"] == 0
+    refute Map.has_key?(row, "series")
+    past = HTTP.json(base <> "api/overview?past=1")["workers"]
+    assert [[_at, _cpu, _memory] | _] = Enum.find(past, &(&1["id"] == id))["series"]
+
+    detail = detail(base, id)
+    assert [%{"os_pid" => ^os_pid, "children" => [child]}] = detail["tree"]
+    assert child["os_pid"] in ProcScan.descendants(os_pid)
+    assert child["command"] == "sleep 600"
+    assert detail["output"] == "hello from it\n"
+    assert detail["command"] == ["sh", "-c", script]
+    Worker.stop(worker)
+    eventually(fn -> row(base, id) == nil end)
+    assert {404, _headers, _body} = HTTP.get(base <> "api/worker?id=nobody")
+  end
+
+  test "tells how a worker has ended, with the end of its output" do
+    base = serve()
+    {:ok, _worker} = Worker.start_link(id: "fails", cmd: sh("echo oops \xFF; exit 3"))
+
+    events =
+      eventually(fn ->
+        events = for %{"worker" => "fails"} = event <- overview(base)["events"], do: event
+        if length(events) == 2, do: events
+      end)
+
+    assert [%{"kind" => "ended", "level" => "bad"} = ended, %{"kind" => "started"}] = events
+    assert ended["text"] =~ "the program ended with status 3 after"
+    assert ended["output"] == "oops \uFFFD\n"
+  end
+
+  test "keeps so many events, the newest" do
+    _base = serve()
+    metadata = %{worker_id: "w", reason: :normal, os_pid: 1, output_tail: nil}
+
+    end_one = fn n ->
+      Feed.record([:snakepit, :process, :terminated], %{uptime_ms: n}, metadata)
+    end
+
+    Enum.each(1..1_000, end_one)
+    assert length(Feed.events()) == 200
+    assert hd(Feed.events()).text =~ "stopped after 1.0 s"
+    # Nobody who emits an event is hurt by one that is new to the dashboard, or broken.
+    assert Feed.record([:snakepit, :process, :new], %{}, %{}) == :ok
+    assert Feed.record([:snakepit, :process, :started], %{}, %{}) == :ok
+  end
+
+  test "heartbeats have their latency, and what is no worker is shown and not asked" do
+    base = serve()
+    cmd = ["python3", fixture("lifeline.py")]
+    beat = [ping_interval: 50]
+    {:ok, worker} = Worker.start_link(id: "beats", cmd: cmd, heartbeat: beat, ready: :heartbeat)
+
+    row =
+      eventually(fn ->
+        with %{"latency_ms" => ms} = row when is_integer(ms) <- row(base, "beats"),
+             do: row,
+             else: (_ -> nil)
+      end)
+
+    assert row["heartbeat"] == "healthy"
+
+    assert %{"status" => "healthy", "pongs_received" => pongs} =
+             detail(base, "beats")["heartbeat"]
+
+    assert pongs > 0
+    assert overview(base)["total"]["healthy"] == 1
+    Worker.stop(worker)
+
+    {:ok, child} = Workers.start("by hand", ["sleep", "600"])
+    assert %{"kind" => "other"} = eventually(fn -> row(base, "by hand") end)
+    assert detail(base, "by hand")["output"] == nil
+    assert Process.info(child.owner, :message_queue_len) == {:message_queue_len, 0}
+    Workers.stop(child)
+  end
+
+  test "a pool with its queue, and its workers as its own" do
+    base = serve()
+    worker = [cmd: ["cat"], stdio: :pipe, packet: :line]
+    {:ok, pool} = Pool.start_link(name: MyApp.Shown, size: 1, worker: worker)
+    :ok = Pool.await_ready(pool)
+    test = self()
+    hold = fn _worker -> send(test, :held) && receive(do: (:go -> :ok)) end
+    holder = spawn_link(fn -> Pool.with_worker(pool, hold) end)
+    assert_receive :held
+    waiter = spawn_link(fn -> Pool.with_worker(pool, fn _ -> :ok end) end)
+    eventually(fn -> match?([%{"queued" => 1}], overview(base)["pools"]) end)
+    assert [%{"id" => "MyApp.Shown", "busy" => 1, "size" => 1}] = overview(base)["pools"]
+    assert row(base, "MyApp.Shown-1")["pool"] == "MyApp.Shown"
+    monitors = for pid <- [holder, waiter], do: Process.monitor(pid)
+    send(holder, :go)
+    for monitor <- monitors, do: assert_receive({:DOWN, ^monitor, _, _, :normal})
+    GenServer.stop(pool)
+  end
+
+  test "the page and what belongs to it, and nothing else" do
+    base = serve()
+    assert {200, headers, page} = HTTP.get(base)
+    assert headers["content-security-policy"] =~ "default-src 'none'"
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["referrer-policy"] == "no-referrer"
+
+    for [_all, file] <- Regex.scan(~r/(?:src|href)="([a-z.]+)"/, page) do
+      assert {200, %{"etag" => etag}, content} = HTTP.get(base <> file)
+      assert byte_size(content) > 100
+      # Nothing from elsewhere.
+      assert Regex.scan(~r{(?:https?:)?//[a-z][^\s"')]+}, content) --
+               [["http://www.w3.org/2000/svg"]] == []
+
+      assert {304, _headers, ""} = HTTP.get(base <> file, [{"if-none-match", etag}])
+    end
+
+    assert {200, %{"content-length" => length}, ""} = HTTP.get(base, [], :head)
+    assert String.to_integer(length) == byte_size(page)
+
+    for path <- ["x", "api", "api/x", "../mix.exs", "app.js/x", "%2e%2e/mix.exs"],
+        do: assert({404, _headers, _body} = HTTP.get(base <> path))
+
+    for path <- ["", "api/overview"],
+        do: assert({404, _headers, _body} = HTTP.post(base <> path, [], @from_page))
+  end
+
+  test "a stranger sees nothing without the token, and nobody by another name" do
+    base = serve(token: @token)
+    assert Dashboard.url() == base <> "?token=" <> @token
+
+    for path <- ["", "app.js", "api/overview", "api/worker?id=x", "api/runs", "?token=wrong", "x"] do
+      assert {401, _headers, body} = HTTP.get(base <> path)
+      refute body =~ "Workers"
+      refute body =~ Snakepit.run_id()
+    end
+
+    assert {200, %{"set-cookie" => cookie}, _page} = HTTP.get(base <> "?token=" <> @token)
+    [cookie | _attributes] = String.split(cookie, ";")
+    assert {200, headers, _body} = HTTP.get(base <> "api/overview", [{"cookie", cookie}])
+    refute Map.has_key?(headers, "set-cookie")
+    bearer = [{"authorization", "Bearer " <> @token}]
+    assert HTTP.json(base <> "api/overview", bearer)["run"]["id"] == Snakepit.run_id()
+    elsewhere = [{"host", "evil.example"} | bearer]
+    assert {403, _headers, _body} = HTTP.get(base <> "api/overview", elsewhere)
+  end
+
+  test "where others can reach it, and where it acts, there is a token in any case" do
+    base = serve(ip: {0, 0, 0, 0})
+    assert "token=" <> token = URI.parse(Dashboard.url()).query
+    assert byte_size(token) >= 24
+    port = URI.parse(base).port
+    assert {401, _headers, _body} = HTTP.get("http://127.0.0.1:#{port}/")
+    assert {200, _headers, _body} = HTTP.get("http://127.0.0.1:#{port}/?token=#{token}")
+    :ok = stop_supervised(Dashboard)
+    serve(actions: [:stop])
+    assert Dashboard.url() =~ "?token="
+    refute Dashboard.url() =~ token
+  end
+
+  test "does nothing that is not allowed, not confirmed, or not from the page" do
+    base = serve()
+    {:ok, worker} = Worker.start_link(id: "stays", cmd: ["sleep", "600"])
+    os_pid = Worker.os_pid!(worker)
+    form = [id: "stays", confirm: "stays", signal: "SIGKILL", min: 1, max: 1]
+
+    for action <- ~w(stop restart signal resize),
+        do:
+          assert(
+            {403, "{\"error\":\"this dashboard does not allow it" <> _} = act(base, action, form)
+          )
+
+    :ok = stop_supervised(Dashboard)
+    base = serve(actions: [:stop, :signal], token: @token)
+    page = [{"authorization", "Bearer " <> @token} | @from_page]
+    assert {403, _} = act(base, "restart", form, page)
+    assert {401, _} = act(base, "stop", form)
+    assert {403, _} = act(base, "stop", form, List.delete(page, hd(@from_page)))
+    assert {403, _} = act(base, "stop", form, [{"origin", "http://evil.example"} | page])
+
+    for confirm <- ["", "Stays", "stay"],
+        do: assert({400, _} = act(base, "stop", [id: "stays", confirm: confirm], page))
+
+    assert {400, _} = act(base, "signal", [id: "stays", confirm: "stays", signal: "KILL"], page)
+    assert {404, _} = act(base, "stop", [id: "nobody", confirm: "nobody"], page)
+    assert {404, _} = act(base, "explode", form, page)
+    assert ProcScan.running?(ProcScan.stat(os_pid))
+    assert Worker.os_pid!(worker) == os_pid
+    Worker.stop(worker)
+  end
+
+  test "stops, restarts and signals a worker, whoever supervises it" do
+    base = serve(actions: true, token: @token)
+    page = [{"authorization", "Bearer " <> @token} | @from_page]
+    do_it = fn action, id, more -> act(base, action, [id: id, confirm: id] ++ more, page) end
+
+    child = Supervisor.child_spec({Worker, id: "child", cmd: ["sleep", "600"]}, id: :child)
+    {:ok, supervisor} = Supervisor.start_link([child], strategy: :one_for_one)
+    [{:child, first, _type, _modules}] = Supervisor.which_children(supervisor)
+    assert {200, _} = do_it.("restart", "child", [])
+    [{:child, second, _type, _modules}] = Supervisor.which_children(supervisor)
+    assert is_pid(second) and second != first
+    {:ok, os_pid} = Worker.os_pid(second)
+    assert {200, _} = do_it.("stop", "child", [])
+    assert [{:child, :undefined, _type, _modules}] = Supervisor.which_children(supervisor)
+    assert ProcScan.stat(os_pid) == nil
+
+    {:ok, dynamic} = DynamicSupervisor.start_link(strategy: :one_for_one)
+    options = [id: "dynamic", cmd: ["sleep", "600"]]
+    {:ok, first} = DynamicSupervisor.start_child(dynamic, {Worker, options})
+    assert {200, _} = do_it.("restart", "dynamic", [])
+
+    pid =
+      eventually(fn ->
+        for(
+          {_, pid, _, _} when pid != first and is_pid(pid) <-
+            DynamicSupervisor.which_children(dynamic),
+          do: pid
+        )
+        |> List.first()
+      end)
+
+    eventually(fn -> match?({:ok, _}, Worker.os_pid(pid)) end)
+    assert {200, _} = do_it.("stop", "dynamic", [])
+    assert DynamicSupervisor.which_children(dynamic) == []
+
+    {:ok, alone} =
+      Worker.start_link(
+        id: "alone",
+        cmd: bash("trap 'echo got it' HUP; echo up; while :; do sleep 0.1; done"),
+        ready: {:output, "up"}
+      )
+
+    assert {200, _} = do_it.("signal", "alone", signal: "SIGHUP")
+    eventually(fn -> Worker.output_tail(alone) == {:ok, "up\ngot it\n"} end)
+
+    eventually(fn ->
+      match?(%{"kind" => "action"}, hd(HTTP.json(base <> "api/overview", page)["events"]))
+    end)
+  after
+    :ok
+  end
+
+  test "resizes a pool and replaces its workers, which are not stopped alone" do
+    base = serve(actions: true, token: @token)
+    page = [{"authorization", "Bearer " <> @token} | @from_page]
+    worker = [cmd: ["cat"], stdio: :pipe, packet: :line]
+    {:ok, pool} = Pool.start_link(name: MyApp.Resized, size: 1, worker: worker)
+    :ok = Pool.await_ready(pool)
+
+    resize = fn min, max ->
+      act(
+        base,
+        "resize",
+        [id: "MyApp.Resized", confirm: "MyApp.Resized", min: min, max: max],
+        page
+      )
+    end
+
+    assert {200, _} = resize.(2, 2)
+    eventually(fn -> Pool.info(pool).idle == 2 end)
+
+    for {min, max} <- [{3, 2}, {0, 0}, {-1, 1}, {1, 1_000_000}, {"a", 1}],
+        do: assert({400, _} = resize.(min, max))
+
+    {:ok, before} = ProcessRegistry.get_worker_info("MyApp.Resized-1")
+    target = [id: "MyApp.Resized-1", confirm: "MyApp.Resized-1"]
+    assert {409, _} = act(base, "stop", target, page)
+    assert {200, _} = act(base, "restart", target, page)
+    gone? = fn -> before.os_pid not in for(one <- Pool.list_workers(pool), do: one.os_pid) end
+    eventually(fn -> gone?.() and Pool.info(pool).idle == 2 end)
+    GenServer.stop(pool)
+  end
+
+  test "nothing of it is left when it has ended, and one runs at a time" do
+    before = Process.list()
+    refute :ets.whereis(Feed) != :undefined
+    assert Dashboard.url() == nil
+    base = serve()
+    assert {:error, {:already_started, _pid}} = Dashboard.start_link(port: 0)
+    overview(base)
+    :ok = stop_supervised(Dashboard)
+    assert :ets.whereis(Feed) == :undefined
+    # Neither of the page nor of the web server; the client's processes are its own.
+    names =
+      for pid <- Process.list() -- before,
+          do: inspect(Process.info(pid, [:registered_name, :dictionary]))
+
+    refute Enum.any?(names, &(&1 =~ "Dashboard" or &1 =~ "WebServer"))
+    assert {:error, %Error{reason: :eaddrinuse}} = taken_port()
+  end
+
+  defp taken_port do
+    {:ok, socket} = :gen_tcp.listen(0, ip: {127, 0, 0, 1})
+    {:ok, port} = :inet.port(socket)
+
+    {:error, {:shutdown, {:failed_to_start_child, _server, error}}} =
+      Dashboard.start_link(port: port)
+
+    {:error, error}
+  end
+
+  test "options are checked before anything starts" do
+    for {options, message} <- [
+          {[token: "short"], ~r/expected :token to be a text of at least 16/},
+          {[actions: [:explode]], ~r/expected :actions/},
+          {[ip: "::1"], ~r/expected :ip to be an IP address/},
+          {[hosts: "x"], ~r/expected :hosts/},
+          {[prot: 1], ~r/did you mean :port/}
+        ],
+        do: assert_raise(ArgumentError, message, fn -> Dashboard.start_link(options) end)
+  end
+
+  test "has what the self-test says of this place" do
+    base = serve()
+    checks = HTTP.json(base <> "api/place")["checks"]
+    assert "process_table" in for(check <- checks, do: check["check"])
+    for check <- checks, do: assert(check["status"] in ~w(ok info warning refusal))
+  end
+
+  test "the history has the timeline of a crash, also where Snakepit is not started" do
+    data_dir = Beam.temporary_directory()
+    lost = Beam.start(data_dir: data_dir)
+    script = "trap '' TERM; echo up; while :; do sleep 1; done"
+    options = [id: "stubborn", cmd: ["bash", "-c", script], ready: {:output, "up"}]
+    start = [Snakepit.WorkerSupervisor, {Worker, options}]
+    {:ok, _pid} = Beam.call(lost, DynamicSupervisor, :start_child, start)
+    run_id = Beam.run(lost, "Snakepit.run_id()")
+    Beam.kill(lost)
+    Beam.await_end(lost)
+    eventually(fn -> Path.wildcard(data_dir <> "/*/obituary") != [] end)
+
+    beam = Beam.start(data_dir: data_dir)
+
+    {:ok, _pid} =
+      Beam.run(
+        beam,
+        "Supervisor.start_link([{Snakepit.Dashboard, port: 0}], strategy: :one_for_one)"
+      )
+
+    base = Beam.run(beam, "Snakepit.Dashboard.url()")
+    assert_crash(base, run_id)
+    assert {404, _headers, _body} = HTTP.get(base <> "api/run?id=zzzzzzz")
+    assert {404, _headers, _body} = HTTP.get(base <> "api/run?id=../../etc")
+
+    # Stopped beside it: the page goes on with what the disk has.
+    :ok =
+      Beam.run(
+        beam,
+        "Application.put_env(:snakepit, :data_dir, #{inspect(data_dir)}) && Application.stop(:snakepit)"
+      )
+
+    eventually(fn -> overview(base)["run"] == nil end)
+    assert %{"workers" => [], "guardian" => nil} = overview(base)
+    assert_crash(base, run_id)
+    assert {404, _headers, _body} = HTTP.get(base <> "api/worker?id=stubborn")
+    {:ok, _started} = Beam.run(beam, "Application.ensure_all_started(:snakepit)")
+    eventually(fn -> overview(base)["run"] != nil end)
+  end
+
+  defp assert_crash(base, run_id) do
+    runs = HTTP.json(base <> "api/runs")["runs"]
+    assert %{"terminated_by" => "guardian"} = Enum.find(runs, &(&1["run_id"] == run_id))
+    assert %{"timeline" => timeline} = HTTP.json(base <> "api/run?id=" <> run_id)
+    assert timeline["survivors"] == []
+    assert Enum.any?(timeline["processes"], &(&1["worker_id"] == "stubborn" and &1["killed"]))
+    assert timeline["detected_by"] in ~w(pidfd port thread)
+  end
+end
