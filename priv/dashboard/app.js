@@ -23,7 +23,6 @@ if (location.search.includes("token=")) window.history.replaceState(null, "", lo
 export async function fetchJSON(path) {
   const answer = await fetch(path, { headers: { accept: "application/json" }, cache: "no-store" });
   if (answer.status === 401) throw new Error("The token is not valid any more: open the URL from the application's log.");
-  if (answer.status === 404) return null;
   if (!answer.ok) throw new Error(`The dashboard answered with status ${answer.status}: ${(await answer.text()).trim()}`);
   return answer.json();
 }
@@ -66,6 +65,7 @@ function banner(text) {
 }
 
 function show(overview) {
+  performance.clearMarks("snakepit:data");
   performance.mark("snakepit:data");
   const first = latest === null;
   latest = overview;
@@ -80,7 +80,14 @@ function show(overview) {
     if (!overview.run && !location.hash) location.hash = "#history";
     route();
   }
-  requestAnimationFrame(() => performance.measure("snakepit:render", "snakepit:data"));
+  requestAnimationFrame(() => setTimeout(() => rendered(first)));
+}
+
+// After it was painted. The browser's tools show how long that took: the first time, and the last.
+function rendered(first) {
+  const name = first ? "snakepit:first-render" : "snakepit:render";
+  performance.clearMeasures("snakepit:render");
+  performance.measure(name, "snakepit:data");
 }
 
 function header(run) {

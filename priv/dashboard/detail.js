@@ -54,12 +54,12 @@ export async function refresh(allowed) {
   const worker = await fetchJSON(`api/worker?id=${encodeURIComponent(asked)}`);
   if (asked !== id) return;
   const row = find(id);
-  badge(worker && row ? state(row) : worker ? worker.state : "gone");
-  parts.gone.hidden = worker !== null;
+  badge(row && worker.state !== "gone" ? state(row) : worker.state);
+  parts.gone.hidden = worker.state !== "gone";
   setText(parts.gone, "There is no worker of this name now. What it showed last is below.");
   for (const one of parts.actions.children) one.hidden = !allowed.includes(one.dataset.action);
-  parts.actions.hidden = worker === null || !worker.os_pid || row?.kind !== "worker" || !allowed.some((one) => one !== "resize");
-  if (!worker || !worker.os_pid) return;
+  parts.actions.hidden = !worker.os_pid || row?.kind !== "worker" || !allowed.some((one) => one !== "resize");
+  if (!worker.os_pid) return;
   setText(parts.command, worker.command.join(" "));
   setAttribute(parts.command, "title", worker.command.join(" "));
   facts(parts.facts, [

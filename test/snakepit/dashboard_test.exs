@@ -55,7 +55,7 @@ defmodule Snakepit.DashboardTest do
     assert detail["command"] == ["sh", "-c", script]
     Worker.stop(worker)
     eventually(fn -> row(base, id) == nil end)
-    assert {404, _headers, _body} = HTTP.get(base <> "api/worker?id=nobody")
+    assert detail(base, "nobody") == %{"id" => "nobody", "state" => "gone"}
   end
 
   test "tells how a worker has ended, with the end of its output" do
@@ -392,7 +392,7 @@ defmodule Snakepit.DashboardTest do
     eventually(fn -> overview(base)["run"] == nil end)
     assert %{"workers" => [], "guardian" => nil} = overview(base)
     assert_crash(base, run_id)
-    assert {404, _headers, _body} = HTTP.get(base <> "api/worker?id=stubborn")
+    assert detail(base, "stubborn")["state"] == "gone"
     {:ok, _started} = Beam.run(beam, "Application.ensure_all_started(:snakepit)")
     eventually(fn -> overview(base)["run"] != nil end)
   end

@@ -36,14 +36,20 @@ defmodule Snakepit.Dashboard.API do
   end
 
   defp route("GET", "/api/worker", request, _dashboard) do
-    found = if Run.current(), do: request |> id() |> Detail.fetch()
-    found(found, "there is no worker of that id")
+    id = id(request)
+
+    # Gone is a state of what a page shows, and no mistake of who asks: a browser would report each answer as one.
+    json((Run.current() && Detail.fetch(id)) || %{id: id, state: "gone"})
   end
 
   defp route("GET", "/api/runs", _request, dashboard), do: json(Runs.list(data_dir(dashboard)))
 
-  defp route("GET", "/api/run", request, dashboard),
-    do: found(Runs.fetch(data_dir(dashboard), id(request)), "there is no run of that id")
+  defp route("GET", "/api/run", request, dashboard) do
+    case Runs.fetch(data_dir(dashboard), id(request)) do
+      nil -> json(%{error: "there is no run of that id"}, 404)
+      run -> json(run)
+    end
+  end
 
   defp route("GET", "/api/place", _request, _dashboard), do: json(%{checks: Place.report()})
 
@@ -83,9 +89,6 @@ defmodule Snakepit.Dashboard.API do
       nil -> dashboard.data_dir.()
     end
   end
-
-  defp found(nil, sentence), do: json(%{error: sentence}, 404)
-  defp found(value, _sentence), do: json(value)
 
   defp json(value, status \\ 200), do: {status, json_headers(), JSON.encode(value)}
 
