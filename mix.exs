@@ -24,7 +24,7 @@ defmodule Snakepit.MixProject do
   end
 
   def application do
-    # Not :inets, which Snakepit.Metrics.Server uses: newer versions of mix would start it for everybody.
+    # Not :inets, which Snakepit.WebServer uses: newer versions of mix would start it for everybody.
     [mod: {Snakepit.Application, []}, extra_applications: [:logger, :crypto]]
   end
 
@@ -36,7 +36,7 @@ defmodule Snakepit.MixProject do
       licenses: ["Apache-2.0"],
       links: %{},
       files:
-        ~w(lib native priv/python priv/prometheus priv/grafana guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md CHANGELOG.md LICENSE)
+        ~w(lib native priv/python priv/prometheus priv/grafana priv/dashboard guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md CHANGELOG.md LICENSE)
     ]
   end
 
@@ -50,6 +50,7 @@ defmodule Snakepit.MixProject do
         "guides/getting-started.md",
         "guides/operation.md",
         "guides/monitoring.md",
+        "guides/dashboard.md",
         "guides/switching.md",
         "guides/comparison.md",
         "guides/guarantees.md",
@@ -95,6 +96,7 @@ defmodule Snakepit.MixProject do
         Monitoring: [
           Snakepit.Metrics,
           Snakepit.Metrics.Server,
+          Snakepit.Dashboard,
           Snakepit.PromEx,
           Snakepit.LiveDashboard
         ],

@@ -14,7 +14,7 @@ defmodule Screenshots do
   @pictures [
     {"dashboard-light", {1280, 800}, "light", "now", 1},
     {"dashboard-dark", {1280, 800}, "dark", "now", 1},
-    {"dashboard-worker", {1280, 800}, "light", "worker=transcoder", 1},
+    {"dashboard-worker", {1180, 740}, "light", "worker=transcoder", 1},
     {"dashboard-history", {1280, 640}, "light", "history", 1},
     {"dashboard-phone", {390, 760}, "dark", "now", 1.5}
   ]

@@ -108,7 +108,7 @@ const CARDS = {};
 function card(name, title, wide) {
   const parts = { value: el("b"), note: el("small") };
   if (wide) {
-    CARDS[name] = el("article", { class: "card wide" }, wide, parts.note);
+    CARDS[name] = el("article", { class: "card wide", title: `${title} of all workers and what they have started` }, wide, parts.note);
     CARDS[name].chart = wide;
   } else CARDS[name] = el("article", { class: "card" }, el("h3", {}, title), parts.value, parts.note);
   Object.assign(CARDS[name], { parts, id: `card-${name}` });
@@ -117,8 +117,8 @@ function card(name, title, wide) {
 
 function setupCards() {
   card("workers", "Workers");
-  card("cpu", "CPU", chart("cpu", "CPU of all workers", percent));
-  card("memory", "Memory", chart("memory", "Memory of all workers", bytes, 2));
+  card("cpu", "CPU", chart("cpu", "CPU", percent));
+  card("memory", "Memory", chart("memory", "Memory", bytes, 2));
   card("heartbeats", "Heartbeats");
   card("guardian", "Guardian");
   card("audit", "Audit");

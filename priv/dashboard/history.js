@@ -83,7 +83,8 @@ async function fill(body, run, usage) {
 // From the death of the BEAM to the end of the last process, a line for each.
 function timeline({ detected_at: at, detected_by: by, duration_ms: took, processes, survivors, omitted }) {
   const killed = processes.filter((one) => one.killed).length;
-  const sentence = `At ${time(at)} the guardian noticed that the BEAM was gone, ${DETECTED[by] ?? `by ${by}`}. ${count(processes.length + omitted, "process", "processes")} ended within ${duration(took)}${killed > 0 ? `, and ${killed} of them had to be killed` : ""}.`;
+  const cause = by === "reap" ? "somebody ended what was left, by the command reap" : `the guardian noticed that the BEAM was gone, ${DETECTED[by] ?? `by ${by}`}`;
+  const sentence = `At ${time(at)} ${cause}. ${count(processes.length + omitted, "process", "processes")} ended within ${duration(took)}${killed > 0 ? `, and ${killed} of them had to be killed` : ""}.`;
   const span = Math.max(took, 1, ...processes.map((one) => one.after_ms));
   const lines = processes.map((one) => {
     const bar = el("i", { class: one.killed ? "killed" : "ended" });

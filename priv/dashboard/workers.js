@@ -160,7 +160,9 @@ function patch(node, worker, index) {
   setAttribute(node, "class", `row ${now}`);
   setAttribute(parts.dot, "title", now);
   setText(parts.name, worker.id);
-  setText(parts.command, worker.command);
+  // Where the program is says less than what it is.
+  setText(parts.command, worker.command.replace(/^\S*\//, ""));
+  setAttribute(parts.command, "title", worker.command);
   setText(parts.pid, worker.os_pid === null ? "" : String(worker.os_pid));
   setText(parts.cpu, now === "running" || now === "unhealthy" ? percent(worker.cpu) : now);
   drawSpark(parts.spark, past.get(worker.id) ?? [], hottest);
