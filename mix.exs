@@ -24,9 +24,16 @@ defmodule Snakepit.MixProject do
   end
 
   def application do
-    # Not :inets, which Snakepit.WebServer uses: newer versions of mix would start it for everybody.
-    [mod: {Snakepit.Application, []}, extra_applications: [:logger, :crypto]]
+    [
+      mod: {Snakepit.Application, []},
+      extra_applications: [:logger, :crypto] ++ used_here(Mix.env())
+    ]
   end
+
+  # Snakepit.WebServer uses it. Not for everybody: a dependency is compiled for :prod, and applications that have
+  # such a server list it themselves, because to load and start it takes 10 ms.
+  defp used_here(:prod), do: []
+  defp used_here(_dev_or_test), do: [:inets]
 
   defp elixirc_paths(:test), do: ["lib", "test/support", "bench/support"]
   defp elixirc_paths(_env), do: ["lib"]

@@ -13,7 +13,8 @@ children = [
 # As Prometheus does it, every few seconds.
 {:ok, _applications} = Application.ensure_all_started(:inets)
 url = ~c"http://127.0.0.1:#{Snakepit.Metrics.Server.port(MyApp.Metrics)}/metrics"
-{:ok, {{_version, 200, _phrase}, _headers, text}} = :httpc.request(url)
+options = [body_format: :binary]
+{:ok, {{_version, 200, _phrase}, _headers, text}} = :httpc.request(:get, {url, []}, [], options)
 
 for line <- String.split(text, "\n"),
     line =~ ~r/^snakepit_(workers|process_starts_total)/,

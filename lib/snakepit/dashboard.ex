@@ -72,8 +72,8 @@ defmodule Snakepit.Dashboard do
 
   ## What it needs
 
-  The application `:inets` of OTP. A release contains it if it is in the `:extra_applications` of your application, and
-  Debian has it in a package of its own, `erlang-inets`.
+  The application `:inets` of OTP. It has to be in the `:extra_applications` of your application, since releases and Mix
+  since Elixir 1.15 leave out what nobody lists. Debian has it in a package of its own, `erlang-inets`.
   """
 
   use Supervisor

@@ -166,7 +166,11 @@ defmodule Snakepit.Guardian do
   # A child that was asked to end has at least so much time from now on.
   @doc false
   @spec extend(child(), non_neg_integer()) :: :ok
-  def extend(%{id: id}, timeout_ms), do: GenServer.cast(__MODULE__, {:extend, id, timeout_ms})
+  def extend(%{id: id}, timeout_ms) do
+    # In the caller, and not where it would take the guardian down.
+    Options.check!(timeout_ms, :milliseconds, :timeout)
+    GenServer.cast(__MODULE__, {:extend, id, timeout_ms})
+  end
 
   @doc "Sends a signal to the `:process`, its `:group` or its whole `:tree`."
   @spec signal(child(), ProcessKiller.signal(), :process | :group | :tree) ::

@@ -224,7 +224,7 @@ defmodule Snakepit.Pool do
     GenServer.call(pool, {:resize, min, max}, :infinity)
   end
 
-  defp bounds(%Range{first: min, last: max, step: 1}) when min in 0..max, do: {min, max}
+  defp bounds(%Range{first: min, last: max, step: 1}) when 0 <= min and min <= max, do: {min, max}
   defp bounds(size), do: {size, size}
 
   @doc "Waits until every worker is ready."

@@ -188,8 +188,8 @@ defmodule Snakepit.WebServer do
   end
 
   defp missing do
-    "the application :inets of OTP is not there; install it (Debian: erlang-inets), and in a release add it to " <>
-      ":extra_applications"
+    "the application :inets of OTP is not there; list it in the :extra_applications of your application, and " <>
+      "install it if it is missing (Debian: erlang-inets)"
   end
 
   defp refused(reason, options) do

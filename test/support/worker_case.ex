@@ -18,7 +18,7 @@ defmodule Snakepit.Test.WorkerCase do
 
       alias Snakepit.{Error, Worker}
       alias Snakepit.Pool.ProcessRegistry
-      alias Snakepit.Test.ProcScan
+      alias Snakepit.Test.{Insides, ProcScan}
     end
   end
 
@@ -92,6 +92,10 @@ defmodule Snakepit.Test.WorkerCase do
     assert_receive {:DOWN, ^monitor, :process, _pid, reason}, 20_000
     reason
   end
+
+  @doc "Whether the process of a worker has ended, which waits for those who want its last output."
+  def ended?(worker),
+    do: match?({:error, %{reason: :worker_down}}, Snakepit.Worker.os_pid(worker))
 
   @doc "Sends a signal from outside, as anybody might."
   def kill(os_pid, signal \\ "KILL") do

@@ -12,7 +12,7 @@ defmodule Snakepit.Dashboard.API do
   def answer(request, dashboard) do
     {status, headers, body} =
       case Access.check(request, dashboard.access) do
-        :ok -> route(request.method, request.path, request, dashboard)
+        :ok -> route(request, dashboard)
         {:ok, :in_url} -> with_cookie(request, dashboard)
         {:refuse, status, sentence} -> WebServer.text(status, sentence)
       end
@@ -21,8 +21,15 @@ defmodule Snakepit.Dashboard.API do
   end
 
   defp with_cookie(request, dashboard) do
-    {status, headers, body} = route(request.method, request.path, request, dashboard)
+    {status, headers, body} = route(request, dashboard)
     {status, [{"set-cookie", Access.cookie(dashboard.access)} | headers], body}
+  end
+
+  defp route(request, dashboard) do
+    route(request.method, request.path, request, dashboard)
+  catch
+    # Whoever was asked has ended, as Snakepit does beside the dashboard, or is not done in time.
+    :exit, _reason -> WebServer.text(503, "no answer now; try again")
   end
 
   defp route("HEAD", path, request, dashboard), do: route("GET", path, request, dashboard)

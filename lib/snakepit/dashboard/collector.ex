@@ -8,7 +8,7 @@ defmodule Snakepit.Dashboard.Collector do
   use GenServer
 
   alias Snakepit.Dashboard.{Detail, Overview, Series}
-  alias Snakepit.{HeartbeatMonitor, JSON, Run}
+  alias Snakepit.{HeartbeatMonitor, JSON, RunState}
   alias Snakepit.Metrics.{Pools, Usage}
   alias Snakepit.Pool.ProcessRegistry
 
@@ -18,6 +18,7 @@ defmodule Snakepit.Dashboard.Collector do
   @answer_ms 60_000
   # How much of the past comes with the first look of a browser, for each worker.
   @row_points 40
+  @nothing %{workers: [], reserved: [], pools: [], pool_of: %{}, healths: %{}}
 
   @doc false
   def start_link(_opts), do: GenServer.start_link(__MODULE__, [], name: __MODULE__)
@@ -108,7 +109,7 @@ defmodule Snakepit.Dashboard.Collector do
 
   defp look(state) do
     at = System.os_time(:millisecond)
-    seen = if Run.current(), do: see(), else: %{workers: [], reserved: [], pools: []}
+    seen = see()
     workers = Map.new(seen.workers, &track(&1, state.workers, at, seen))
     starting = Map.new(seen.reserved, &wait_for(&1, state.workers, seen))
 
@@ -130,7 +131,16 @@ defmodule Snakepit.Dashboard.Collector do
     }
   end
 
+  # Snakepit may be started and stopped beside it, at any moment.
   defp see do
+    if RunState.current() == :running, do: see_running(), else: @nothing
+  rescue
+    ArgumentError -> @nothing
+  catch
+    :exit, _stopped -> @nothing
+  end
+
+  defp see_running do
     pools = Pools.infos()
 
     {active, reserved} =

@@ -14,7 +14,8 @@ defmodule Snakepit.Ledger.Seal do
     run_id instance state beam beam_pid place machine namespace node
     started_at changed_at ended_at clean_shutdown terminated_by sequence
     initializing cleaning_stale running shutting_down terminated
-    cleanup reboot elsewhere found stopped killed ambiguous usage user_us system_us max_rss_kb
+    cleanup reboot elsewhere found stopped killed ambiguous
+    usage user_us system_us max_rss_kb
     worker_id status reserved active os_pid pgid identity elixir_pid command spawned_at version checksum
     true false nil
   )a

@@ -38,9 +38,9 @@ defmodule Snakepit.Metrics.Server do
 
   ## What it needs
 
-  The application `:inets` of OTP. A release contains it if it is in the `:extra_applications` of your application, and
-  Debian has it in a package of its own, `erlang-inets`. It need not be started. The start of the server fails with a
-  `Snakepit.Error` if it is missing, and if the address or port cannot be had.
+  The application `:inets` of OTP. It has to be in the `:extra_applications` of your application, since releases and Mix
+  since Elixir 1.15 leave out what nobody lists. Debian has it in a package of its own, `erlang-inets`. The start of the
+  server fails with a `Snakepit.Error` if it is missing, and if the address or port cannot be had.
   """
 
   @doc "Returns a child specification."

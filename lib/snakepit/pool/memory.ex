@@ -1,8 +1,9 @@
 defmodule Snakepit.Pool.Memory do
   @moduledoc false
 
-  # Measures what workers use, in a process of its own: it reads files of the kernel, several for each worker.
+  # Measures what workers use, in a process of its own: the guardian and the kernel are asked about each of them.
 
+  alias Snakepit.Metrics.Usage
   alias Snakepit.Pool.ProcessRegistry
 
   @doc """
@@ -12,38 +13,20 @@ defmodule Snakepit.Pool.Memory do
   @spec measure([{pos_integer(), String.t(), pid()}]) :: pid()
   def measure(workers) do
     pool = self()
-
-    spawn_link(fn ->
-      measures =
-        for {number, id, worker} <- workers, {:ok, bytes} <- [of(id)], do: {number, worker, bytes}
-
-      send(pool, {__MODULE__, self(), measures})
-    end)
+    spawn_link(fn -> send(pool, {__MODULE__, self(), bytes(workers)}) end)
   end
 
-  # Of the process and all that is below it. Asked of the registry and not of the worker, which may be busy.
-  defp of(id) do
-    case ProcessRegistry.get_worker_info(id) do
-      {:ok, %{os_pid: os_pid}} -> {:ok, tree(os_pid)}
-      {:error, _none} -> :error
-    end
-  end
+  # Asked of the registry and not of the workers, which may be busy.
+  defp bytes(workers) do
+    registered =
+      for {_number, id, _worker} <- workers,
+          {:ok, info} <- [ProcessRegistry.get_worker_info(id)],
+          do: {id, info}
 
-  defp tree(os_pid), do: resident(os_pid) + Enum.sum(Enum.map(children(os_pid), &tree/1))
+    used =
+      for {id, _info, %{memory_bytes: bytes}} <- Usage.of_workers(registered), do: {id, bytes}
 
-  defp resident(os_pid) do
-    with {:ok, text} <- File.read("/proc/#{os_pid}/status"),
-         [_line, kib] <- Regex.run(~r/^VmRSS:\s+(\d+) kB$/m, text) do
-      String.to_integer(kib) * 1024
-    else
-      _gone_or_without_memory -> 0
-    end
-  end
-
-  defp children(os_pid) do
-    for thread <- Path.wildcard("/proc/#{os_pid}/task/*"),
-        {:ok, text} <- [File.read(Path.join(thread, "children"))],
-        child <- String.split(text),
-        do: String.to_integer(child)
+    used = Map.new(used)
+    for {number, id, worker} <- workers, bytes = used[id], do: {number, worker, bytes}
   end
 end

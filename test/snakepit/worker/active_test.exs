@@ -42,7 +42,7 @@ defmodule Snakepit.Worker.ActiveTest do
 
   test "what it has written when it ends is sent on demand still" do
     {:ok, worker} = sends("seq 4; exit 3", active: :once)
-    eventually(fn -> :sys.get_state(worker).child == nil end)
+    eventually(fn -> ended?(worker) end)
     assert_lines([1])
     assert_receive {Worker, "active", :passive}
     assert Worker.activate(worker, 2) == :ok

@@ -23,7 +23,7 @@ defmodule Snakepit.Worker.DuplexTest do
     much = :binary.copy("x", 500_000)
     reader = spawn(fn -> Worker.read(worker, 600_000) end)
     writer = spawn(fn -> Worker.write(worker, much) end)
-    eventually(fn -> :sys.get_state(worker).output.input.pending == 1 end)
+    eventually(fn -> Insides.pending_writes(worker) == 1 end)
 
     for caller <- [reader, writer],
         do: assert(end_by(caller, fn -> Process.exit(caller, :kill) end) == :killed)
@@ -60,7 +60,7 @@ defmodule Snakepit.Worker.DuplexTest do
     for how <- [:stop, :exit, :kill, :lingers] do
       {:ok, worker} = Worker.start_link([cmd: sh("echo; read _; exec cat")] ++ options)
       callers = for call <- calls(worker, much), do: spawn(call)
-      eventually(fn -> :sys.get_state(worker).output.input.pending >= 1 end)
+      eventually(fn -> Insides.pending_writes(worker) >= 1 end)
 
       case how do
         :stop -> assert Worker.stop(worker) == :ok

@@ -9,8 +9,6 @@ defmodule Snakepit.Worker.InFlightTest do
     Worker.start_link([cmd: cmd, stdio: :pipe, packet: header] ++ opts)
   end
 
-  defp in_flight(worker), do: map_size(:sys.get_state(worker).output.requests.sent)
-
   # Callers of their own, each of which asks several times.
   defp ask_all(worker, callers, times) do
     1..callers
@@ -32,7 +30,7 @@ defmodule Snakepit.Worker.InFlightTest do
     for header <- [1, 2, 4], in_flight <- [1, 16] do
       {:ok, worker} = echoes(header, in_flight: in_flight)
       assert ask_all(worker, 40, 10) == [true]
-      assert in_flight(worker) == 0
+      assert Insides.in_flight(worker) == 0
       assert Worker.stop(worker) == :ok
     end
 
@@ -50,11 +48,9 @@ defmodule Snakepit.Worker.InFlightTest do
 
     requests = for n <- 1..5, do: Task.async(fn -> Worker.request(worker, "#{n}", 20_000) end)
 
-    eventually(fn ->
-      length(Snakepit.Worker.Requests.refs(:sys.get_state(worker).output.requests)) == 5
-    end)
+    eventually(fn -> Insides.requests(worker) == 5 end)
 
-    assert in_flight(worker) == 3
+    assert Insides.in_flight(worker) == 3
     assert Worker.stop(worker) == :ok
 
     for answer <- Task.await_many(requests),
@@ -89,13 +85,13 @@ defmodule Snakepit.Worker.InFlightTest do
     {:ok, worker} = echoes(4, options, [2, 3])
     # Three are answered together, so these two wait for a third.
     late = Task.async(fn -> Worker.request(worker, "late", 50) end)
-    eventually(fn -> in_flight(worker) == 1 end)
+    eventually(fn -> Insides.in_flight(worker) == 1 end)
     own = Task.async(fn -> Worker.request(worker, "own", 20_000) end)
     assert {:error, %Error{reason: :timeout}} = Task.await(late)
-    eventually(fn -> in_flight(worker) == 2 end)
+    eventually(fn -> Insides.in_flight(worker) == 2 end)
     assert Worker.request(worker, "third", 20_000) == {:ok, "third"}
     assert Task.await(own) == {:ok, "own"}
-    assert in_flight(worker) == 0
+    assert Insides.in_flight(worker) == 0
     refute_received {_alias, {:ok, _answer}}
   end
 
@@ -103,7 +99,7 @@ defmodule Snakepit.Worker.InFlightTest do
     options = [in_flight: 4, tag: {:bytes, 2}, answer_timeout: 2_000]
     {:ok, worker} = echoes(4, options, [2])
     lost = Task.async(fn -> Worker.request(worker, "lost", 1_000) end)
-    eventually(fn -> in_flight(worker) == 1 end)
+    eventually(fn -> Insides.in_flight(worker) == 1 end)
     # Its time is noted before that of the other, whether it is answered within it or not.
     Worker.request(worker, "soon", 100)
     capture_log(fn -> assert_receive {:EXIT, ^worker, :unanswered}, 20_000 end)
@@ -116,7 +112,7 @@ defmodule Snakepit.Worker.InFlightTest do
     {:ok, worker} = Worker.start_link(cmd: sh(script), stdio: :pipe, packet: :line, in_flight: 2)
     assert {:error, %Error{reason: :timeout}} = Worker.request(worker, "late\n", 50)
     others = for n <- 1..3, do: Task.async(fn -> Worker.request(worker, "#{n}\n", 20_000) end)
-    eventually(fn -> in_flight(worker) == 2 end)
+    eventually(fn -> Insides.in_flight(worker) == 2 end)
     File.write!(go, "")
     assert Task.await_many(others, 20_000) == for(n <- 1..3, do: {:ok, "#{n}\n"})
   end
@@ -159,7 +155,7 @@ defmodule Snakepit.Worker.InFlightTest do
 
       # Of one that would have waited for ever: it ends the worker as any other that is not answered.
       caller = spawn(fn -> Worker.request(worker, "lost", :infinity) end)
-      eventually(fn -> in_flight(worker) == 1 end)
+      eventually(fn -> Insides.in_flight(worker) == 1 end)
       Process.exit(caller, :kill)
       capture_log(fn -> assert_receive {:EXIT, ^worker, :unanswered}, 20_000 end)
     end

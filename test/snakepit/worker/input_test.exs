@@ -56,11 +56,11 @@ defmodule Snakepit.Worker.InputTest do
     go = temporary_path("go")
     {:ok, worker} = starts(reads_when(go))
     writer = Task.async(fn -> Worker.write(worker, @much, 20_000) end)
-    eventually(fn -> :sys.get_state(worker).output.input.pending == 1 end)
+    eventually(fn -> Insides.pending_writes(worker) == 1 end)
     File.write!(go, "")
     assert Worker.read(worker, byte_size(@much), 20_000) == {:ok, @much}
     assert Task.await(writer) == :ok
-    assert :sys.get_state(worker).output.input.pending == 0
+    assert Insides.pending_writes(worker) == 0
   end
 
   test "nobody reads any more" do
@@ -78,11 +78,11 @@ defmodule Snakepit.Worker.InputTest do
     go = temporary_path("go")
     {:ok, worker} = starts(reads_when(go))
     writer = Task.async(fn -> Worker.write(worker, @much) end)
-    eventually(fn -> :sys.get_state(worker).output.input.pending == 1 end)
+    eventually(fn -> Insides.pending_writes(worker) == 1 end)
     closer = Task.async(fn -> Worker.close_input(worker) end)
-    eventually(fn -> :sys.get_state(worker).output.input.pending == 2 end)
+    eventually(fn -> Insides.pending_writes(worker) == 2 end)
     late = Task.async(fn -> Worker.write(worker, "late") end)
-    eventually(fn -> :sys.get_state(worker).output.input.pending == 3 end)
+    eventually(fn -> Insides.pending_writes(worker) == 3 end)
     File.write!(go, "")
     assert read_all(worker) == @much
     assert Task.await(writer) == :ok
@@ -113,8 +113,8 @@ defmodule Snakepit.Worker.InputTest do
   test "a worker that is stopped tells those who write" do
     {:ok, worker} = starts(["sleep", "600"])
     writers = for _ <- 1..3, do: Task.async(fn -> Worker.write(worker, @much) end)
-    eventually(fn -> :sys.get_state(worker).output.input.pending == 3 end)
-    %{writer: writer} = :sys.get_state(worker).output.input
+    eventually(fn -> Insides.pending_writes(worker) == 3 end)
+    writer = Insides.writer(worker)
     monitor = Process.monitor(writer)
     assert Worker.stop(worker) == :ok
 

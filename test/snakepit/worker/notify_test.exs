@@ -104,7 +104,7 @@ defmodule Snakepit.Worker.NotifyTest do
     worker = start!(["READY=1"], watchdog: 600_000)
     os_pid = Worker.os_pid!(worker)
     assert environment(os_pid)["WATCHDOG_USEC"] == "600000000"
-    first = timer(worker)
+    first = Insides.watchdog_timer(worker)
     assert %{status: :unknown, last_pong_ms_ago: nil} = Worker.info!(worker).heartbeat
     after_all(worker)
 
@@ -112,7 +112,7 @@ defmodule Snakepit.Worker.NotifyTest do
              Worker.info!(worker).heartbeat
 
     assert is_integer(ago)
-    second = timer(worker)
+    second = Insides.watchdog_timer(worker)
     assert first != second and is_reference(second)
     # What it says itself counts from then on.
     say(worker, "WATCHDOG_USEC=200000")
@@ -120,13 +120,11 @@ defmodule Snakepit.Worker.NotifyTest do
     refute ProcScan.running?(os_pid)
   end
 
-  defp timer(worker), do: :sys.get_state(:sys.get_state(worker).notify).timer
-
   test "one that stops needs no watchdog, and one that says that it is broken is ended at once" do
     worker = start!(["READY=1"], watchdog: 600_000)
     say(worker, "STOPPING=1")
     eventually(fn -> said(worker).state == :stopping end)
-    assert timer(worker) == nil
+    assert Insides.watchdog_timer(worker) == nil
 
     broken = start!(["READY=1"], watchdog: 600_000)
     say(broken, "WATCHDOG=trigger")

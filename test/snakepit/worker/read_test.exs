@@ -7,8 +7,6 @@ defmodule Snakepit.Worker.ReadTest do
   defp reads(script, opts \\ []),
     do: Worker.start_link([cmd: sh(script), stdio: :pipe, output: :read] ++ opts)
 
-  defp waiting(worker), do: :queue.len(:sys.get_state(worker).output.source.readers.waiting)
-
   test "lines, and the last one without a newline, then the end of it" do
     for opts <- [[packet: :line], []], what <- [:line, :any], opts != [] or what == :line do
       {:ok, worker} = reads("printf 'one\\ntwo\\nthree'", opts)
@@ -70,7 +68,7 @@ defmodule Snakepit.Worker.ReadTest do
     readers =
       for number <- 1..5 do
         reader = spawn_link(fn -> send(test, {number, Worker.read(worker)}) end)
-        eventually(fn -> waiting(worker) == number end)
+        eventually(fn -> Insides.waiting_readers(worker) == number end)
         reader
       end
 
@@ -86,18 +84,18 @@ defmodule Snakepit.Worker.ReadTest do
   test "a reader that gives up, or dies, takes nothing with it" do
     {:ok, worker} = reads("cat")
     late = Task.async(fn -> Worker.read(worker, 10, 100) end)
-    eventually(fn -> waiting(worker) == 1 end)
+    eventually(fn -> Insides.waiting_readers(worker) == 1 end)
     killed = spawn(fn -> Worker.read(worker, 10) end)
-    eventually(fn -> waiting(worker) == 2 end)
+    eventually(fn -> Insides.waiting_readers(worker) == 2 end)
     last = Task.async(fn -> Worker.read(worker, 5, 20_000) end)
-    eventually(fn -> waiting(worker) >= 2 end)
+    eventually(fn -> Insides.waiting_readers(worker) >= 2 end)
     assert Worker.write(worker, "12345") == :ok
     assert {:error, %Error{reason: :timeout}} = Task.await(late)
     assert end_by(killed, fn -> Process.exit(killed, :kill) end) == :killed
     # All of it, and those behind need not wait for more output.
     assert Task.await(last, 20_000) == {:ok, "12345"}
     assert {:error, %Error{reason: :timeout}} = Worker.read(worker, :any, 0)
-    assert :sys.get_state(worker).output.source.timers == %{}
+    assert Insides.reading_timers(worker) == %{}
   end
 
   test "output that is there is for those who do not wait" do
@@ -142,8 +140,9 @@ defmodule Snakepit.Worker.ReadTest do
 
   describe "after the end of the process" do
     test "what it has written is there to be read, and everything else is gone" do
-      {:ok, worker} = reads("seq 1000; exit 3", id: "gone")
+      {:ok, worker} = reads("read _; seq 1000; exit 3", id: "gone")
       os_pid = Worker.os_pid!(worker)
+      :ok = Worker.write(worker, "\n")
       eventually(fn -> not ProcessRegistry.worker_registered?("gone") end)
       refute ProcScan.running?(os_pid)
       assert {:error, %Error{reason: :worker_down} = error} = Worker.os_pid(worker)
@@ -157,7 +156,7 @@ defmodule Snakepit.Worker.ReadTest do
 
     test "output that nobody reads is kept for its :linger, counted from the last reader" do
       {:ok, worker} = reads("seq 10; exit 3", linger: 400)
-      eventually(fn -> :sys.get_state(worker).child == nil end)
+      eventually(fn -> ended?(worker) end)
       begun = System.monotonic_time(:millisecond)
       assert Worker.read(worker, :line) == {:ok, "1\n"}
       assert await_down(worker) == {:exit_status, 3}
@@ -170,14 +169,14 @@ defmodule Snakepit.Worker.ReadTest do
 
     test "a worker that is stopped, or whose supervisor ends, does not wait for readers" do
       {:ok, worker} = reads("echo", linger: 600_000)
-      eventually(fn -> :sys.get_state(worker).child == nil end)
+      eventually(fn -> ended?(worker) end)
       assert Worker.stop(worker) == :ok
       assert await_down(worker) in [:normal, :noproc]
 
       options = [cmd: sh("echo; exit 3"), stdio: :pipe, output: :read, linger: 600_000]
       {:ok, supervisor} = Supervisor.start_link([{Worker, options}], strategy: :one_for_one)
       [{_id, worker, _type, _modules}] = Supervisor.which_children(supervisor)
-      eventually(fn -> :sys.get_state(worker).child == nil end)
+      eventually(fn -> ended?(worker) end)
       assert end_by(worker, fn -> Supervisor.stop(supervisor) end) == :shutdown
     end
 
@@ -200,7 +199,7 @@ defmodule Snakepit.Worker.ReadTest do
     test "those who wait get what there is" do
       {:ok, worker} = reads("read _; printf rest")
       readers = for _ <- 1..3, do: Task.async(fn -> Worker.read(worker, 100, 20_000) end)
-      eventually(fn -> waiting(worker) == 3 end)
+      eventually(fn -> Insides.waiting_readers(worker) == 3 end)
       assert Worker.write(worker, "\n") == :ok
       assert Enum.sort(Task.await_many(readers, 20_000)) == [:eof, :eof, {:ok, "rest"}]
       assert await_down(worker) == :normal

@@ -106,7 +106,7 @@ defmodule Snakepit.Worker.RecoveryTest do
     eventually(fn -> File.exists?(path) end)
     # More than the kernel takes from a process that does not read.
     write = Task.async(fn -> Worker.write(worker, :binary.copy("x", 10_000_000)) end)
-    eventually(fn -> :sys.get_state(worker).output.input.pending == 1 end)
+    eventually(fn -> Insides.pending_writes(worker) == 1 end)
     kill(Guardian.os_pid())
     assert {:error, %Error{reason: :worker_down}} = Task.await(request, 20_000)
     assert {:error, %Error{operation: :write}} = Task.await(write, 20_000)
@@ -119,7 +119,7 @@ defmodule Snakepit.Worker.RecoveryTest do
     first = Worker.os_pid!(worker)
     assert Worker.read(worker, :line) == {:ok, "here\n"}
     readers = for _ <- 1..3, do: Task.async(fn -> Worker.read(worker, :any, 20_000) end)
-    eventually(fn -> waiting(worker) == 3 end)
+    eventually(fn -> Insides.waiting_readers(worker) == 3 end)
     kill(Guardian.os_pid())
     assert Task.await_many(readers, 20_000) == [:eof, :eof, :eof]
     await_another(worker, first)
@@ -128,8 +128,6 @@ defmodule Snakepit.Worker.RecoveryTest do
     assert Worker.read(worker, :line, 20_000) == {:ok, "there\n"}
     assert Worker.stop(worker) == :ok
   end
-
-  defp waiting(worker), do: :queue.len(:sys.get_state(worker).output.source.readers.waiting)
 
   test "it is awaited until it is ready again" do
     path = temporary_path("ready")
