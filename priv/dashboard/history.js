@@ -103,6 +103,8 @@ function checks({ checks: list }) {
   byId("checks").replaceChildren(...list.map((one) => {
     const [level, word] = MARKS[one.status] ?? ["info", one.status];
     return el("article", { class: "check" }, el("span", { class: `badge ${level}` }, word),
-      el("div", {}, el("b", {}, one.title), el("p", {}, `${one.text}.`), one.remedy && el("p", { class: "quiet" }, `${one.remedy}.`)));
+      el("div", {}, el("b", {}, one.title), el("p", {}, sentence(one.text)), one.remedy && el("p", { class: "quiet" }, sentence(one.remedy))));
   }));
 }
+
+const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}.`;
