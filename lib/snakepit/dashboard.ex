@@ -68,7 +68,8 @@ defmodule Snakepit.Dashboard do
   ## What it costs
 
   Nothing where it is not started. Otherwise all workers are looked at once per second while somebody looks at the page,
-  and every ten seconds while nobody does. One dashboard runs in a BEAM. Snakepit may be stopped and started beside it.
+  and every ten seconds while nobody does. One dashboard runs in a BEAM. Snakepit may be stopped and started beside it. A dashboard that fails again and
+  again stays down, and the application goes on without it.
 
   ## What it needs
 
@@ -76,7 +77,8 @@ defmodule Snakepit.Dashboard do
   since Elixir 1.15 leave out what nobody lists. Debian has it in a package of its own, `erlang-inets`.
   """
 
-  use Supervisor
+  # If it fails again and again it stays down: what people look at must not take along what they look after.
+  use Supervisor, restart: :temporary
 
   require Logger
 

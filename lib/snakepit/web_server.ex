@@ -176,8 +176,10 @@ defmodule Snakepit.WebServer do
   defp text(characters), do: :erlang.iolist_to_binary(characters)
 
   defp peer(init_data) do
-    {_port, address} = elem(init_data, 1)
-    text(address)
+    case elem(init_data, 1) do
+      {_port, address} when is_list(address) -> text(address)
+      _unknown -> "an unknown address"
+    end
   end
 
   @doc "Returns an answer that is a sentence."

@@ -34,7 +34,9 @@ export async function show(view, id) {
 }
 
 function runs({ runs: list, open, data_dir }, id) {
-  setText(byId("history-intro"), `From ${data_dir}. ${open.length > 1 ? `${count(open.length, "run")} there have not been closed: they go on, or the next start in their place closes them.` : ""}`);
+  const others = open.filter((run) => run !== seen).length;
+  const note = others > 0 ? ` ${count(others, "run")} beside this one ${others === 1 ? "is" : "are"} not closed: still running, or for the next start to close.` : "";
+  setText(byId("history-intro"), `From ${data_dir}.${note}`);
   const node = byId("runs");
   if (list.length === 0) {
     node.kept = undefined;

@@ -211,6 +211,25 @@ defmodule Snakepit.DashboardTest do
     assert {:error, %Error{reason: :eaddrinuse}} = taken_port()
   end
 
+  test "goes on when a part of it fails, and takes nobody along when it cannot" do
+    children = [{Dashboard, port: 0}]
+    {:ok, above} = Supervisor.start_link(children, strategy: :one_for_one, max_restarts: 0)
+    fail = fn -> Process.exit(Process.whereis(Dashboard.Collector), :kill) end
+    before = Process.whereis(Dashboard.Collector)
+    fail.()
+    eventually(fn -> Process.whereis(Dashboard.Collector) not in [nil, before] end)
+    assert overview(Dashboard.url())["run"]["id"] == Snakepit.run_id()
+
+    eventually(fn ->
+      if Process.whereis(Dashboard.Collector), do: fail.()
+      Process.whereis(Dashboard) == nil
+    end)
+
+    assert Process.alive?(above)
+    assert Supervisor.which_children(above) == []
+    Supervisor.stop(above)
+  end
+
   defp taken_port do
     {:ok, socket} = :gen_tcp.listen(0, ip: {127, 0, 0, 1})
     {:ok, port} = :inet.port(socket)

@@ -18,14 +18,13 @@ defmodule Snakepit.Dashboard.Access do
   @type t :: %{token: String.t() | nil, hosts: [String.t()], cookie: String.t()}
   @type refusal :: {:refuse, 401 | 403, String.t()}
 
-  @doc "Returns `:ok`, or `{:ok, :in_url}` for who has shown the token in the URL, or a refusal."
-  @spec check(Snakepit.WebServer.request(), t()) :: :ok | {:ok, :in_url} | refusal()
+  @doc "Returns whether the token was shown `:in_url`, is `:known` otherwise, or is not needed (`:none`); or a refusal."
+  @spec check(Snakepit.WebServer.request(), t()) :: {:ok, :in_url | :known | :none} | refusal()
   def check(request, access) do
     with :ok <- host(request, access),
-         allowed when not is_tuple(allowed) or elem(allowed, 0) == :ok <- token(request, access),
-         :ok <- origin(request) do
-      allowed
-    end
+         {:ok, shown} <- token(request, access),
+         :ok <- origin(request),
+         do: {:ok, shown}
   end
 
   @doc "Returns the cookie that a browser is given."
@@ -57,13 +56,18 @@ defmodule Snakepit.Dashboard.Access do
     match?({:ok, _address}, :inet.parse_strict_address(String.to_charlist(name)))
   end
 
-  defp token(_request, %{token: nil}), do: :ok
+  defp token(_request, %{token: nil}), do: {:ok, :none}
 
   defp token(request, %{token: token} = access) do
     cond do
-      Enum.any?([in_cookie(request, access), in_header(request)], &same?(&1, token)) -> :ok
-      same?(in_url(request), token) -> {:ok, :in_url}
-      true -> {:refuse, 401, "the token is missing or wrong: open the URL that has it"}
+      Enum.any?([in_cookie(request, access), in_header(request)], &same?(&1, token)) ->
+        {:ok, :known}
+
+      same?(in_url(request), token) ->
+        {:ok, :in_url}
+
+      true ->
+        {:refuse, 401, "the token is missing or wrong: open the URL that has it"}
     end
   end
 

@@ -12,8 +12,8 @@ defmodule Snakepit.Dashboard.API do
   def answer(request, dashboard) do
     {status, headers, body} =
       case Access.check(request, dashboard.access) do
-        :ok -> route(request, dashboard)
         {:ok, :in_url} -> with_cookie(request, dashboard)
+        {:ok, _known} -> route(request, dashboard)
         {:refuse, status, sentence} -> WebServer.text(status, sentence)
       end
 
@@ -34,12 +34,9 @@ defmodule Snakepit.Dashboard.API do
 
   defp route("HEAD", path, request, dashboard), do: route("GET", path, request, dashboard)
 
-  defp route("GET", "/api/overview", request, dashboard) do
+  defp route("GET", "/api/overview", request, _dashboard) do
     past? = Map.has_key?(Access.parameters(request.query), "past")
-    # Encoded once for all who ask within a second, so what differs is said apart.
-    ["{", rest] = past? |> Collector.overview() |> split_first()
-    body = ["{\"actions\":", JSON.encode(dashboard.actions), ",", rest]
-    {200, json_headers(), body}
+    {200, json_headers(), Collector.overview(past?)}
   end
 
   defp route("GET", "/api/worker", request, _dashboard) do
@@ -101,6 +98,4 @@ defmodule Snakepit.Dashboard.API do
 
   defp json_headers,
     do: [{"content-type", "application/json; charset=utf-8"}, {"cache-control", "no-store"}]
-
-  defp split_first(<<first::binary-size(1), rest::binary>>), do: [first, rest]
 end

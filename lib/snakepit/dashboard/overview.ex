@@ -24,9 +24,12 @@ defmodule Snakepit.Dashboard.Overview do
       workers: seen.rows,
       events: Feed.events(),
       audit: Feed.audit(),
-      audit_interval_ms: Config.current().audit_interval_ms
+      audit_interval_ms: if(Run.current(), do: Config.current().audit_interval_ms),
+      actions: actions()
     }
   end
+
+  defp actions, do: with(%{actions: actions} <- Feed.dashboard(), do: actions)
 
   @doc "Returns the row of a worker that runs."
   @spec row(String.t(), map(), map(), map(), map()) :: map()

@@ -26,13 +26,13 @@ defmodule Snakepit.Dashboard.Runs do
   @most_processes 2_000
   @log_bytes 16_384
 
-  @doc "Returns the runs of a data directory that have ended, newest first, and how many are not closed."
-  @spec list(Path.t()) :: %{data_dir: Path.t(), runs: [map()], open: [map()]}
+  @doc "Returns the runs of a data directory that have ended, newest first, and those that are not closed."
+  @spec list(Path.t()) :: %{data_dir: Path.t(), runs: [map()], open: [String.t()]}
   def list(data_dir) do
     open =
       for {id, _directory, files} <- DataDir.runs(data_dir),
           not RunDirectory.closed?(files),
-          do: %{run_id: id, ended: "obituary" in files}
+          do: id
 
     %{data_dir: data_dir, runs: data_dir |> History.list() |> Enum.map(&shown/1), open: open}
   end
