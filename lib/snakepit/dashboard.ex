@@ -68,8 +68,10 @@ defmodule Snakepit.Dashboard do
   ## What it costs
 
   Nothing where it is not started. Otherwise all workers are looked at once per second while somebody looks at the page,
-  and every ten seconds while nobody does. One dashboard runs in a BEAM. Snakepit may be stopped and started beside it. A dashboard that fails again and
-  again stays down, and the application goes on without it.
+  and every ten seconds while nobody does.
+
+  One dashboard runs in a BEAM. Snakepit may be stopped and started beside it. A dashboard that fails again and again
+  stays down, and the application goes on without it.
 
   ## What it needs
 
@@ -89,16 +91,14 @@ defmodule Snakepit.Dashboard do
   def start_link(opts \\ []) do
     options = Options.validate!(opts, @schema)
     actions = actions(options.actions)
-    secret? = options.token != nil
-    token = options.token || if(actions != [] or not loopback?(options.ip), do: random())
+    given = options.token
+    token = given || if(actions != [] or not loopback?(options.ip), do: random())
     options = %{options | actions: actions, token: token}
 
     with {:ok, _pid} = started <- Supervisor.start_link(__MODULE__, options, name: __MODULE__) do
-      # A token that was given stays where it was.
-      Logger.info(
-        "Snakepit dashboard: #{url(if(secret?, do: %{options | token: nil}, else: options))}"
-      )
-
+      # Whoever has chosen a token knows it.
+      shown = if given, do: %{options | token: nil}, else: options
+      Logger.info("Snakepit dashboard: #{url(shown)}")
       started
     end
   end

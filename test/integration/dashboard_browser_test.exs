@@ -3,7 +3,7 @@ defmodule Snakepit.DashboardBrowserTest do
   use Snakepit.Test.WorkerCase, async: false
 
   alias Snakepit.{Dashboard, Pool}
-  alias Snakepit.Test.{Beam, Browser}
+  alias Snakepit.Test.{Beam, Browser, Crash}
 
   @token "a-token-of-the-tests"
   @missing Browser.missing()
@@ -187,16 +187,7 @@ defmodule Snakepit.DashboardBrowserTest do
 
   test "the history has a crash and how each process has ended", %{browser: browser} do
     data_dir = Beam.temporary_directory()
-    lost = Beam.start(data_dir: data_dir)
-    script = "trap '' TERM; echo up; while :; do sleep 1; done"
-    options = [id: "stubborn", cmd: ["bash", "-c", script], ready: {:output, "up"}]
-    start = [Snakepit.WorkerSupervisor, {Worker, options}]
-    {:ok, _pid} = Beam.call(lost, DynamicSupervisor, :start_child, start)
-    run_id = Beam.run(lost, "Snakepit.run_id()")
-    Beam.kill(lost)
-    Beam.await_end(lost)
-    eventually(fn -> Path.wildcard(data_dir <> "/*/obituary") != [] end)
-
+    run_id = Crash.leave(data_dir)
     beam = Beam.start(data_dir: data_dir)
     start = "Supervisor.start_link([{Snakepit.Dashboard, port: 0}], strategy: :one_for_one)"
     {:ok, _pid} = Beam.run(beam, start)

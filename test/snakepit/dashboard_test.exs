@@ -3,7 +3,7 @@ defmodule Snakepit.DashboardTest do
 
   alias Snakepit.{Dashboard, Pool}
   alias Snakepit.Dashboard.Feed
-  alias Snakepit.Test.{Beam, HTTP, Workers}
+  alias Snakepit.Test.{Beam, Crash, HTTP, Workers}
 
   @token "a-token-of-the-tests"
 
@@ -260,16 +260,7 @@ defmodule Snakepit.DashboardTest do
 
   test "the history has the timeline of a crash, also where Snakepit is not started" do
     data_dir = Beam.temporary_directory()
-    lost = Beam.start(data_dir: data_dir)
-    script = "trap '' TERM; echo up; while :; do sleep 1; done"
-    options = [id: "stubborn", cmd: ["bash", "-c", script], ready: {:output, "up"}]
-    start = [Snakepit.WorkerSupervisor, {Worker, options}]
-    {:ok, _pid} = Beam.call(lost, DynamicSupervisor, :start_child, start)
-    run_id = Beam.run(lost, "Snakepit.run_id()")
-    Beam.kill(lost)
-    Beam.await_end(lost)
-    eventually(fn -> Path.wildcard(data_dir <> "/*/obituary") != [] end)
-
+    run_id = Crash.leave(data_dir)
     beam = Beam.start(data_dir: data_dir)
 
     {:ok, _pid} =

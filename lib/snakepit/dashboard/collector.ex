@@ -113,22 +113,26 @@ defmodule Snakepit.Dashboard.Collector do
     workers = Map.new(seen.workers, &track(&1, state.workers, at, seen))
     starting = Map.new(seen.reserved, &wait_for(&1, state.workers, seen))
 
-    cpu_us = for {_id, _info, usage} <- seen.workers, reduce: 0, do: (sum -> sum + usage.cpu_us)
-
-    memory =
-      for {_id, _info, usage} <- seen.workers, reduce: 0, do: (sum -> sum + usage.memory_bytes)
-
     %{
       state
       | at: at,
         looked: now(),
         encoded: nil,
         workers: Map.merge(starting, workers),
-        total: Series.add(state.total, at, cpu_us, memory, [length(seen.workers)]),
+        total: Series.put(state.total, total(at, Map.values(workers))),
         beam: add_process(state.beam, at, String.to_integer(System.pid())),
         guardian: add_process(state.guardian, at, Overview.guardian_pid()),
         pools: seen.pools
     }
+  end
+
+  # Not from the sum of processor time, which changes with every worker that comes and goes. At the first look at all
+  # of them there is none yet.
+  defp total(at, workers) do
+    shares = for %{row: %{cpu: cpu}} when cpu != nil <- workers, do: cpu
+    memory = for %{row: row} <- workers, do: row.memory
+    cpu = if shares != [] or workers == [], do: Float.round(Enum.sum([0.0 | shares]), 1)
+    [at, cpu, Enum.sum(memory), length(workers)]
   end
 
   # Snakepit may be started and stopped beside it, at any moment.
@@ -168,7 +172,12 @@ defmodule Snakepit.Dashboard.Collector do
     restarts = if worker.os_pid in [nil, info.os_pid], do: 0, else: 1
     # The processor time of another process begins at zero.
     series = if restarts == 1, do: %{worker.series | at: nil}, else: worker.series
-    series = Series.add(series, at, usage.cpu_us, usage.memory_bytes)
+    # Nothing is known of one that is gone, or if the guardian was too slow to answer.
+    series =
+      if usage.processes > 0,
+        do: Series.add(series, at, usage.cpu_us, usage.memory_bytes),
+        else: series
+
     worker = %{worker | os_pid: info.os_pid, series: series, restarts: worker.restarts + restarts}
     worker = if worker.owner == info.owner, do: worker, else: know_owner(worker, info.owner)
     row = Overview.row(id, info, usage, worker, seen)

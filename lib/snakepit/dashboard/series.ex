@@ -18,7 +18,7 @@ defmodule Snakepit.Dashboard.Series do
         }
 
   @doc """
-  Adds what was measured at a time, and what else is to be in that point.
+  Adds what was measured at a time.
 
       iex> alias Snakepit.Dashboard.Series
       iex> series = %Series{} |> Series.add(1_000, 5_000, 100) |> Series.add(3_000, 1_005_000, 120)
@@ -26,13 +26,18 @@ defmodule Snakepit.Dashboard.Series do
       [[1_000, nil, 100], [3_000, 50.0, 120]]
 
   """
-  @spec add(t(), integer(), non_neg_integer(), non_neg_integer(), list()) :: t()
-  def add(series, at, cpu_us, memory, more \\ []) do
-    point = [at, percent(series, at, cpu_us), memory | more]
-    %{series | cpu_us: cpu_us, at: at, points: [point | Enum.take(series.points, @most - 1)]}
+  @spec add(t(), integer(), non_neg_integer(), non_neg_integer()) :: t()
+  def add(series, at, cpu_us, memory) do
+    series = put(series, [at, percent(series, at, cpu_us), memory])
+    %{series | cpu_us: cpu_us, at: at}
   end
 
-  @doc "Returns the points, oldest first: time, CPU in percent or `nil`, memory in bytes, and what was added."
+  @doc "Adds a point as it is."
+  @spec put(t(), nonempty_list()) :: t()
+  def put(series, point),
+    do: %{series | points: [point | Enum.take(series.points, @most - 1)]}
+
+  @doc "Returns the points, oldest first: time, CPU in percent or `nil`, memory in bytes."
   @spec points(t(), pos_integer()) :: [nonempty_list()]
   def points(series, most \\ @most), do: series.points |> Enum.take(most) |> Enum.reverse()
 
@@ -41,7 +46,7 @@ defmodule Snakepit.Dashboard.Series do
   def cpu(%{points: [[_at, cpu | _] | _]}), do: cpu
   def cpu(_empty), do: nil
 
-  # The sum of a group goes down when one of it ends.
+  # What is counted in ticks, and with processes that come and go, may go back by some.
   defp percent(%{at: then} = series, at, cpu_us) when is_integer(then) and at > then,
     do: Float.round(max(cpu_us - series.cpu_us, 0) / (at - then) / 10, 1)
 
