@@ -14,6 +14,8 @@ defmodule Snakepit.MixProject do
       elixirc_paths: elixirc_paths(Mix.env()),
       start_permanent: Mix.env() == :prod,
       deps: [],
+      # Of OTP, and used by the compiler and tests alone, which start them.
+      xref: [exclude: [:httpc, :httpd, :inets, :public_key]],
       test_coverage: [tool: Snakepit.Test.Coverage],
       # What tests run and is no test; newer versions of mix would ask about it.
       test_ignore_filters: [&String.starts_with?(&1, @no_tests)],
@@ -43,7 +45,7 @@ defmodule Snakepit.MixProject do
       licenses: ["Apache-2.0"],
       links: %{},
       files:
-        ~w(lib native priv/python priv/prometheus priv/grafana priv/dashboard guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md CHANGELOG.md LICENSE)
+        ~w(lib native native-checksums priv/python priv/prometheus priv/grafana priv/dashboard guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md usage-rules.md CHANGELOG.md LICENSE)
     ]
   end
 
@@ -58,11 +60,13 @@ defmodule Snakepit.MixProject do
         "guides/operation.md",
         "guides/monitoring.md",
         "guides/dashboard.md",
+        "guides/recipes.md",
         "guides/switching.md",
         "guides/comparison.md",
         "guides/guarantees.md",
         "guides/internals.md",
         "guides/evidence.md",
+        "usage-rules.md",
         {"priv/python/README.md", filename: "snakepit_bridge", title: "snakepit_bridge"},
         "CHANGELOG.md"
       ],
@@ -73,12 +77,20 @@ defmodule Snakepit.MixProject do
         "Snakepit.Launch",
         "Snakepit.Ledger.RunDirectory",
         "Snakepit.Ledger.Salvage",
+        "Snakepit.OneShot.Feeder",
         "Snakepit.Options",
         "Snakepit.Output.Lines",
+        "Snakepit.PipeSet",
         "Snakepit.SelfTest",
-        "Snakepit.SelfTest.facts/0"
+        "Snakepit.SelfTest.facts/0",
+        "Snakepit.Stdio",
+        "Snakepit.Stdio.t()"
       ],
-      skip_undefined_reference_warnings_on: ["README.md", "guides/getting-started.md"],
+      skip_undefined_reference_warnings_on: [
+        "README.md",
+        "guides/getting-started.md",
+        "guides/recipes.md"
+      ],
       groups_for_extras: [Guides: ~r"^guides/"],
       groups_for_modules: [
         "Running programs": [

@@ -69,6 +69,27 @@ defmodule Snakepit.ExamplesTest do
     assert output =~ "left behind: 0\n"
   end
 
+  test "what the rules for assistants show" do
+    output = run("usage_rules.exs")
+    assert output =~ ~s(message: spawn failed: cannot execute "no-such-program")
+    assert output =~ "left behind: 0\n"
+  end
+
+  @chrome Enum.any?(~w(chromium google-chrome chrome), &System.find_executable/1)
+  @tag skip: if(@chrome, do: false, else: "there is no Chrome (script/bootstrap --all)")
+  test "Chrome prints a page, and stays for others" do
+    output = run("recipes/chrome.exs")
+    assert output =~ "a PDF: true\nseveral processes: true\nleft behind: 0\n"
+  end
+
+  @ffmpeg System.find_executable("ffmpeg")
+  @tag skip: if(@ffmpeg, do: false, else: "there is no ffmpeg (script/bootstrap --all)")
+  test "ffmpeg tells its progress, and finishes its file" do
+    output = run("recipes/ffmpeg.exs")
+    assert output =~ "converted: true\nrecorded: \"mov,mp4,"
+    assert output =~ "left behind: 0\n"
+  end
+
   test "a person's dialogue with an interpreter at a terminal" do
     output = run("terminal.exs")
     assert output =~ "it can count: 42\n"

@@ -1,5 +1,6 @@
 defmodule Snakepit.Config do
   alias Snakepit.{HeartbeatMonitor, Metrics, Options, Pool, Worker}
+  alias Snakepit.Build.Settings
   alias Snakepit.Cleanup.Hook
 
   @monitor HeartbeatMonitor.schema()
@@ -133,6 +134,12 @@ defmodule Snakepit.Config do
       default: [],
       doc: "for Prometheus and others, see `Snakepit.Metrics`:"
     ],
+    native: [
+      type: {:options, Settings.schema()},
+      default: [],
+      doc:
+        "where `mix compile` has native code from, see `mix help compile.snakepit_native`; not read at run time:"
+    ],
     notify: [
       type: {:one_of, [false, true, :manual]},
       default: false,
@@ -228,6 +235,7 @@ defmodule Snakepit.Config do
             max_groups: pos_integer(),
             group_by: (String.t() -> String.t()) | nil
           },
+          native: %{precompiled: String.t() | nil, checksums: Path.t() | nil},
           notify: boolean() | :manual,
           before_reap: {module(), atom(), [term()]} | nil,
           after_reap: {module(), atom(), [term()]} | nil,

@@ -86,6 +86,25 @@ defmodule Snakepit.ReleaseTest do
     assert [%{terminated_by: :clean_shutdown}] = Snakepit.Ledger.History.list(data_dir(home))
   end
 
+  # As in a container with a file system that is read-only; only what has to be written is elsewhere.
+  @tag :root
+  test "starts and stops from another directory, on a file system that is read-only", context do
+    [token, home, tmp] = [token(), Beam.temporary_directory(), Beam.temporary_directory()]
+    release = Path.join(context.project, "_build/prod/rel/shop")
+    mount = "mount --bind \"$0\" \"$0\" && mount -o remount,ro,bind \"$0\""
+    script = mount <> " && ! touch \"$0/touched\" && cd / && exec \"$0/bin/shop\" start"
+    argv = ["unshare", "--mount", "sh", "-c", script, release]
+    env = [{"RELEASE_TMP", tmp} | environment(token, home, "plain,daemons")]
+    {port, os_pid} = start(argv, env)
+    eventually(fn -> length(members(token)) == 4 end, 60_000)
+    assert ProcScan.name(os_pid) == "beam.smp"
+    {_output, 0} = System.cmd("kill", ["-TERM", "#{os_pid}"])
+    assert {0, said} = await_exit(port)
+    refute said =~ "[error]"
+    assert members(token) == []
+    assert [%{terminated_by: :clean_shutdown}] = Snakepit.Ledger.History.list(data_dir(home))
+  end
+
   test "is built while the application runs in development, and has nothing of its runs",
        context do
     [token, home] = [token(), Beam.temporary_directory()]

@@ -175,9 +175,7 @@ defmodule Snakepit.WorkersTest do
     kill(guardian, "STOP")
     Beam.kill(beam)
     Beam.await_end(beam)
-    begun = System.monotonic_time(:millisecond)
     eventually(fn -> not ProcScan.running?(os_pid) end)
-    assert System.monotonic_time(:millisecond) - begun <= 100
     kill(guardian, "CONT")
   end
 

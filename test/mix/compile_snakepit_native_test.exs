@@ -7,7 +7,7 @@ defmodule Mix.Tasks.Compile.SnakepitNativeTest do
   alias Snakepit.Test.{Beam, HostProject}
 
   @moduletag :long
-  @moduletag timeout: 120_000
+  @moduletag timeout: 600_000
   @root Path.expand("../..", __DIR__)
   @prebuilt Application.app_dir(:snakepit, "priv/native")
 
@@ -50,6 +50,36 @@ defmodule Mix.Tasks.Compile.SnakepitNativeTest do
     File.rm_rf!(Path.join(context.directory, "_build"))
 
     assert {output, 0} = System.cmd(Path.join(moved, "bin/host"), ["eval", code])
+    assert output =~ ~r/id=[0-9a-z]{7}\n/
+  end
+
+  test "an umbrella under a path with spaces, and its release from elsewhere" do
+    directory = Path.join(Beam.temporary_directory(), "an umbrella of mine")
+    HostProject.make_umbrella(directory, path: @root)
+    environment = [{"MIX_ENV", "prod"}, {"SNAKEPIT_NATIVE_DIR", @prebuilt}]
+    assert {output, 0} = mix(directory, ["run", "-e", HostProject.dialogue()], environment)
+    assert output =~ ~r/id=[0-9a-z]{7}\n/
+
+    # From one of its applications as well.
+    assert {output, 0} =
+             mix(
+               Path.join(directory, "apps/one"),
+               ["run", "-e", HostProject.dialogue()],
+               environment
+             )
+
+    assert output =~ ~r/id=[0-9a-z]{7}\n/
+
+    assert {_output, 0} = mix(directory, ["release", "all", "--quiet"], environment)
+    moved = Path.join(Path.dirname(directory), "the release")
+    File.rename!(Path.join(directory, "_build/prod/rel/all"), moved)
+    File.rm_rf!(directory)
+    elsewhere = Beam.temporary_directory()
+    options = [cd: elsewhere, env: environment(elsewhere), stderr_to_stdout: true]
+
+    assert {output, 0} =
+             System.cmd(Path.join(moved, "bin/all"), ["eval", HostProject.dialogue()], options)
+
     assert output =~ ~r/id=[0-9a-z]{7}\n/
   end
 

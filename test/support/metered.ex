@@ -24,7 +24,7 @@ defmodule Snakepit.Test.Metered do
         ready: :heartbeat
       )
 
-    busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; sleep 600"
+    busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; exec sleep 600"
     {:ok, pool} = Pool.start_link(name: Metered, size: 2, worker: [cmd: ["sh", "-c", busy]])
     :ok = Pool.await_ready(pool)
     for pid <- [beating, pool], do: Process.unlink(pid)

@@ -17,7 +17,7 @@ defmodule Snakepit.Test.Snippets do
     for [_, path, snippet] <- Regex.scan(~r/<!-- from (\S+) -->\n```\w+\n(.*?)```/s, page) do
       text = page(path)
       # A part of a function or of a list is indented in the file.
-      indented = for indent <- [0, 2, 4, 6], do: indent(snippet, indent)
+      indented = for indent <- 0..10//2, do: indent(snippet, indent)
       assert Enum.any?(indented, &(text =~ &1)), "#{path} does not contain:\n#{snippet}"
       path
     end

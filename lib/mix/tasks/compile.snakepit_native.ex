@@ -2,8 +2,9 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
   @shortdoc "Builds Snakepit's native code with cargo"
 
   @moduledoc """
-  Builds the Rust workspace in release mode and puts its artefacts into `priv/native`: of the source tree,
-  or, where that is read-only, of the build directory.
+  Builds the Rust workspace in release mode, or takes a prebuilt archive, and puts library and guardian into
+  `priv/native`: of the source tree, or, where that is read-only or the build is for another system, of the build
+  directory.
 
   Cargo works in the build directory, in one place for all environments, because the release
   profile does not depend on `MIX_ENV`. When no source has changed since the last build, cargo is
@@ -15,9 +16,39 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
 
   ## Without Rust
 
-  Set `SNAKEPIT_NATIVE_DIR` to a directory with prebuilt artefacts: a copy of the `priv/native` of
-  a machine that has built them, for the same system and processor. They are copied, and cargo is
-  not needed.
+  Set `SNAKEPIT_PRECOMPILED` to a directory or a URL with archives that `script/package` has made, or configure it:
+
+      config :snakepit, native: [precompiled: "https://downloads.example.org/snakepit"]
+
+  An archive is for one version of Snakepit, one version of Erlang's interface for libraries, and one system:
+  `snakepit-0.1.0-nif-2.16-aarch64-unknown-linux-gnu.tar.gz`. It is taken only if its SHA-256 is known beforehand:
+
+    * from the file that `SNAKEPIT_CHECKSUMS` or `config :snakepit, native: [checksums: path]` names, or
+    * from `native-checksums` in Snakepit's own directory, which has those of published archives
+
+  Both have the format of `sha256sum`. `script/package` writes such a file, `SHA256SUMS`, beside its archives.
+
+  | the archive | and this task |
+  |---|---|
+  | is there and has its checksum | takes it |
+  | is not there, there is no network, or there is none for this system | says so, and builds from source |
+  | has another checksum, or none is known for this version | fails |
+  | holds anything but library and guardian | fails |
+
+  A copy of what was downloaded is kept below `SNAKEPIT_CACHE` or the user's cache directory
+  (`~/.cache/snakepit/archives`), and used without a network as long as its checksum is right. Downloads use the proxies
+  that `https_proxy`, `http_proxy` and `no_proxy` name, and the certificates of the system.
+
+  `SNAKEPIT_NATIVE_DIR` goes before all that: a directory with the files themselves, such as a copy of the
+  `priv/native` of a machine that has built them for the same system and processor. They are copied, and nothing is
+  checked.
+
+  ## For another system
+
+  `CARGO_BUILD_TARGET` says for which one to build, in the names of Rust. Nerves' variables are understood as well:
+  `TARGET_ARCH`, `TARGET_OS`, `TARGET_ABI`, and `CROSSCOMPILE`, whose `gcc` links, unless
+  `CARGO_TARGET_<TRIPLE>_LINKER` names another linker. The standard library comes from `rustup target add`. A matching
+  archive needs none of these programs.
 
   ## Options
 
@@ -27,12 +58,12 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
 
   use Mix.Task.Compiler
 
+  alias Snakepit.Build.{Cargo, Precompiled, Settings}
+
   @recursive true
 
-  @prebuilt_variable "SNAKEPIT_NATIVE_DIR"
-
-  # Without a place of its own for each start either: what is relocated then is written to, and copied.
-  @static "-C target-feature=+crt-static -C relocation-model=static"
+  # Beside the artefacts: the system that they are for.
+  @stamp ".target"
 
   # What cargo calls it on each system, and what it is called in priv/native. `:erlang.load_nif/2`
   # wants `.so` on macOS too.
@@ -43,23 +74,29 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
 
   @impl true
   def run(args) do
-    fingerprint = fingerprint()
-
-    # The link from the build directory to priv may be gone although the artefacts are there.
-    link_priv()
-
-    if "--force" not in args and read_manifest() == fingerprint and installed?() do
-      {:noop, []}
+    with {:ok, settings} <- settings(),
+         {:changed, fingerprint} <- look("--force" in args, settings),
+         {:ok, directories} <- artefacts(settings),
+         :ok <- install(directories, settings) do
+      # If there was no priv before, there is one to link to now. Where it is a copy, another one would bring back what
+      # the source tree has for this machine.
+      if in_source?(settings), do: Mix.Project.build_structure()
+      write_manifest(fingerprint)
+      {:ok, []}
     else
-      with {:ok, directories} <- build(), :ok <- install(directories) do
-        # If there was no priv before, there is one to link to now.
-        link_priv()
-        write_manifest(fingerprint)
-        {:ok, []}
-      else
-        {:error, message} -> fail(message)
-      end
+      :unchanged -> {:noop, []}
+      {:error, message} -> fail(message)
     end
+  end
+
+  defp look(force?, settings) do
+    fingerprint = fingerprint(settings)
+    # The link from the build directory to priv may be gone although the artefacts are there.
+    link_priv(settings)
+
+    if not force? and read_manifest() == fingerprint and installed?(settings),
+      do: :unchanged,
+      else: {:changed, fingerprint}
   end
 
   @impl true
@@ -69,105 +106,78 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
   def clean do
     File.rm(manifest())
     File.rm_rf!(target_directory())
-    for {_sources, name} <- @artefacts, do: File.rm(Path.join(destination(), name))
+    # Whatever the settings are; and the modules that read them are gone by now.
+    for priv <- [Path.join(root(), "priv"), build_priv()],
+        do: File.rm_rf(Path.join(priv, "native"))
+
     :ok
   end
 
-  defp build do
-    case System.get_env(@prebuilt_variable) do
-      unset when unset in [nil, ""] -> cargo_build()
-      directory -> {:ok, [Path.expand(directory)]}
+  defp settings do
+    Settings.new(%{
+      env: System.get_env(),
+      config: Application.get_env(:snakepit, :native, []),
+      root: root(),
+      version: Mix.Project.config()[:version],
+      manifest: File.read!(Path.join(root(), "Cargo.toml")),
+      # That of the BEAM: a library has to fit to what loads it.
+      host: :erlang.system_info(:system_architecture)
+    })
+  end
+
+  defp artefacts(%Settings{directory: nil, precompiled: nil} = settings), do: build(settings)
+  defp artefacts(%Settings{directory: nil} = settings), do: take(settings)
+  defp artefacts(%Settings{directory: directory}), do: {:ok, [directory]}
+
+  defp build(settings),
+    do: Cargo.build(%{root: root(), output: target_directory(), target: settings.target})
+
+  defp take(settings) do
+    case Precompiled.take(settings) do
+      {:ok, files} ->
+        {:ok, [unpack(files, settings.archive)]}
+
+      {:unavailable, why} ->
+        Mix.shell().info("Snakepit is built from source: #{why}")
+        with {:error, message} <- build(settings), do: {:error, "#{message}. Before that, #{why}"}
+
+      {:error, message} ->
+        {:error, message}
     end
   end
 
-  defp cargo_build do
-    with {:ok, cargo} <- find_cargo(),
-         {version, _status} = System.cmd(cargo, ["-vV"], stderr_to_stdout: true),
-         :ok <- check_version(version) do
-      Mix.shell().info("Building Snakepit's native code (the first time takes a minute)")
+  defp unpack(files, archive) do
+    directory = Path.join(target_directory(), archive.name)
+    File.mkdir_p!(directory)
 
-      with {:ok, nif} <- build_package(cargo, "snakepit_nif"),
-           {:ok, guardian} <- build_guardian(cargo, version),
-           do: {:ok, [nif, guardian]}
+    for {name, content} <- files do
+      path = Path.join(directory, name)
+      File.write!(path, content)
+      File.chmod!(path, 0o755)
     end
+
+    directory
   end
 
-  # What a fork copies and an `execve` throws away is less if there are no libraries.
-  defp build_guardian(cargo, version) do
-    with {:unix, :linux} <- :os.type(),
-         [_, target] <- Regex.run(~r/^host: (\S+)$/m, version),
-         flags = "#{System.get_env("RUSTFLAGS")} #{@static}",
-         options = [cd: root(), env: [{"RUSTFLAGS", flags}], stderr_to_stdout: true],
-         arguments = arguments("snakepit_guardian") ++ ["--target", target],
-         {_output, 0} <- System.cmd(cargo, arguments, options) do
-      {:ok, Path.join([target_directory(), target, "release"])}
-    else
-      # If the source is at fault, building the guardian alone shows it.
-      _not_here -> build_package(cargo, "snakepit_guardian")
-    end
-  end
-
-  defp build_package(cargo, package) do
-    options = [cd: root(), into: IO.stream(:stdio, :line), stderr_to_stdout: true]
-
-    case System.cmd(cargo, arguments(package), options) do
-      {_output, 0} ->
-        {:ok, Path.join(target_directory(), "release")}
-
-      {_output, status} ->
-        {:error, "cargo build failed with status #{status}; its output is above"}
-    end
-  end
-
-  defp arguments(package),
-    do: ~w(build --release --locked --quiet -p #{package} --target-dir) ++ [target_directory()]
-
-  defp find_cargo do
-    case System.find_executable("cargo") do
-      nil ->
-        {:error,
-         "cargo was not found. Snakepit is partly written in Rust and needs Rust #{required_version()} " <>
-           "or newer: install it with rustup (https://rustup.rs) or from your distribution, or point " <>
-           "#{@prebuilt_variable} to a directory with prebuilt artefacts"}
-
-      cargo ->
-        {:ok, cargo}
-    end
-  end
-
-  defp check_version(version) do
-    required = required_version()
-
-    with [_, found] <- Regex.run(~r/^cargo (\d+\.\d+\.\d+)/, version),
-         :lt <- Version.compare(found, required <> ".0") do
-      {:error,
-       "Rust #{required} or newer is needed, and this is #{found}. Update it, for example with " <>
-         "`rustup update stable`, or point #{@prebuilt_variable} to a directory with prebuilt artefacts"}
-    else
-      # An answer that cannot be read is no reason to refuse: cargo itself checks rust-version.
-      _new_enough -> :ok
-    end
-  end
-
-  defp required_version do
-    manifest = File.read!(Path.join(root(), "Cargo.toml"))
-    [_, version] = Regex.run(~r/^rust-version *= *"(\d+\.\d+)"/m, manifest)
-    version
-  end
-
-  defp install(directories) do
-    File.mkdir_p!(destination())
+  defp install(directories, settings) do
+    destination = destination(settings)
+    File.mkdir_p!(destination)
 
     # The last one first: an earlier build may have left the same in another.
     directories = Enum.reverse(directories)
 
+    with :ok <- install_each(directories, destination),
+         do: File.write!(Path.join(destination, @stamp), settings.triple)
+  end
+
+  defp install_each(directories, destination) do
     Enum.reduce_while(@artefacts, :ok, fn {sources, name}, :ok ->
       names = [name | sources]
       candidates = for directory <- directories, one <- names, do: Path.join(directory, one)
 
       case Enum.find(candidates, &File.regular?/1) do
         nil -> {:halt, {:error, "#{hd(directories)} has none of #{Enum.join(names, ", ")}"}}
-        source -> {:cont, replace(source, Path.join(destination(), name))}
+        source -> {:cont, replace(source, Path.join(destination, name))}
       end
     end)
   end
@@ -194,22 +204,31 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
   end
 
   # Everything that a build depends on, except the version of Rust.
-  defp fingerprint do
-    prebuilt = System.get_env(@prebuilt_variable, "")
+  defp fingerprint(settings) do
     sources = Path.wildcard(Path.join(root(), "native/**/*.{rs,toml}"))
     workspace = for name <- ["Cargo.toml", "Cargo.lock"], do: Path.join(root(), name)
-    given = if prebuilt == "", do: [], else: Path.wildcard(Path.join(prebuilt, "*"))
 
     files =
-      for path <- sources ++ workspace ++ given, {:ok, stat} <- [File.stat(path, time: :posix)] do
-        {path, stat.size, stat.mtime}
-      end
+      for path <- sources ++ workspace ++ given(settings),
+          {:ok, stat} <- [File.stat(path, time: :posix)],
+          do: {path, stat.size, stat.mtime}
 
-    :erlang.phash2({prebuilt, files}, 4_294_967_296)
+    :erlang.phash2({settings, files}, 4_294_967_296)
   end
 
-  defp installed? do
-    Enum.all?(@artefacts, fn {_sources, name} -> File.exists?(Path.join(destination(), name)) end)
+  defp given(%Settings{directory: nil, precompiled: nil}), do: []
+
+  defp given(%Settings{directory: nil} = settings),
+    do: [settings.checksums, Path.join(settings.precompiled, settings.archive.name)]
+
+  defp given(%Settings{directory: directory}), do: Path.wildcard(Path.join(directory, "*"))
+
+  # What mix has copied from the source tree may be for another system.
+  defp installed?(settings) do
+    destination = destination(settings)
+
+    File.read(Path.join(destination, @stamp)) == {:ok, settings.triple} and
+      Enum.all?(@artefacts, fn {_sources, name} -> File.exists?(Path.join(destination, name)) end)
   end
 
   defp read_manifest do
@@ -231,11 +250,11 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
 
   # Mix links priv of the build directory to that of the source, so `Application.app_dir/2` finds it there.
   # Where nothing can be written to the source, as in a container that mounts it, the one of the build
-  # directory is a copy, and has the artefacts besides.
-  defp link_priv do
+  # directory is a copy, and has the artefacts besides. So it is for another system: this one's stay in the source.
+  defp link_priv(settings) do
     priv = build_priv()
 
-    unless source_writable?() do
+    unless in_source?(settings) do
       if match?({:ok, _target}, File.read_link(priv)), do: File.rm!(priv)
       File.mkdir_p!(priv)
     end
@@ -243,11 +262,13 @@ defmodule Mix.Tasks.Compile.SnakepitNative do
     Mix.Project.build_structure()
   end
 
-  defp destination do
-    if source_writable?(),
+  defp destination(settings) do
+    if in_source?(settings),
       do: Path.join(root(), "priv/native"),
       else: Path.join(build_priv(), "native")
   end
+
+  defp in_source?(settings), do: not settings.foreign? and source_writable?()
 
   defp build_priv, do: Path.join(Mix.Project.app_path(), "priv")
 

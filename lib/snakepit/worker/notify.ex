@@ -13,8 +13,6 @@ defmodule Snakepit.Worker.Notify do
 
   use GenServer
 
-  require Logger
-
   alias Snakepit.{Error, Guardian, Native, ProcessLabel, Run, Telemetry}
   alias Snakepit.HeartbeatMonitor.Health
   alias Snakepit.Worker.Notify.{Message, Status}
