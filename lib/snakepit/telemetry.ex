@@ -214,7 +214,7 @@ defmodule Snakepit.Telemetry do
   # below; its events are the same.
   @spec span([atom()], map(), (() -> {result, map()})) :: result when result: term()
   def span(event, metadata, fun) do
-    if function_exported?(:telemetry, :execute, 3) or Store.current() != nil,
+    if function_exported?(:telemetry, :execute, 3) or Store.current() != nil or Feed.there?(),
       do: traced(event, Map.put(metadata, :telemetry_span_context, make_ref()), fun),
       else: elem(fun.(), 0)
   end

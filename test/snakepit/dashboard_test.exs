@@ -67,6 +67,25 @@ defmodule Snakepit.DashboardTest do
     assert ended["output"] == "oops \uFFFD\n"
   end
 
+  test "tells of a worker that could not be started, or was not ready in time" do
+    base = serve()
+    {:error, _error} = Worker.start_link(id: "absent", cmd: ["no-such-program"])
+    late = [ready: {:output, "never"}, ready_timeout: 100]
+    {:error, _error} = Worker.start_link([id: "late", cmd: sh("echo so far; sleep 600")] ++ late)
+
+    events =
+      eventually(fn ->
+        with [_, _ | _] = events <- overview(base)["events"], do: events, else: (_ -> nil)
+      end)
+
+    assert %{"kind" => "failed", "level" => "bad"} = absent = event(events, "absent")
+    assert absent["text"] =~ "no-such-program"
+    assert %{"kind" => "ended", "level" => "bad"} = late = event(events, "late")
+    assert late["text"] =~ "100 ms"
+  end
+
+  defp event(events, id), do: Enum.find(events, &(&1["worker"] == id))
+
   test "keeps so many events, the newest" do
     _base = serve()
     metadata = %{worker_id: "w", reason: :normal, os_pid: 1, output_tail: nil}

@@ -38,7 +38,7 @@ defmodule Snakepit.Dashboard.Actions do
          :ok <- confirmed(id, parameters),
          {:ok, text} <- act(action, id, parameters) do
       Logger.notice("Snakepit dashboard, for #{peer}: #{id} #{text}")
-      Feed.record_action("info", id, "#{text}, by the dashboard for #{peer}")
+      Feed.record_action(id, "#{text}, by the dashboard for #{peer}", action == :resize)
       {:ok, text}
     else
       {:error, status, text} ->
@@ -48,14 +48,12 @@ defmodule Snakepit.Dashboard.Actions do
   end
 
   defp allowed(name, allowed) do
-    case {Enum.find(@all, &(Atom.to_string(&1) == name)), allowed} do
-      {nil, _allowed} ->
-        {:error, 404, "there is no such action"}
+    action = Enum.find(@all, &(Atom.to_string(&1) == name))
 
-      {action, allowed} ->
-        if action in allowed,
-          do: {:ok, action},
-          else: {:error, 403, "this dashboard does not allow it; start it with :actions"}
+    cond do
+      action == nil -> {:error, 404, "there is no such action"}
+      action in allowed -> {:ok, action}
+      true -> {:error, 403, "this dashboard does not allow it; start it with :actions"}
     end
   end
 
@@ -93,6 +91,8 @@ defmodule Snakepit.Dashboard.Actions do
          {:ok, _pid} <- Supervisor.restart_child(supervisor, child) do
       {:ok, "restarted"}
     else
+      # A temporary child is forgotten when it has ended.
+      {:error, :not_found} -> {:ok, "stopped, and its supervisor does not start it again"}
       {:error, reason} -> failed(reason)
     end
   end

@@ -29,6 +29,10 @@ defmodule Snakepit.Dashboard.Feed do
     :ets.insert(__MODULE__, [{:last, 0}, {:dashboard, :options, options}])
   end
 
+  @doc "Returns whether there is a dashboard to note events for."
+  @spec there?() :: boolean()
+  def there?, do: :ets.whereis(__MODULE__) != :undefined
+
   @doc "Returns the options of the dashboard that runs; `nil` if none does."
   @spec dashboard() :: map() | nil
   def dashboard do
@@ -42,6 +46,9 @@ defmodule Snakepit.Dashboard.Feed do
   def record([:snakepit, :process | _] = event, measurements, metadata),
     do: note(event, measurements, metadata)
 
+  def record([:snakepit, :launch, :stop] = event, measurements, %{error: _error} = metadata),
+    do: note(event, measurements, metadata)
+
   def record([:snakepit, :heartbeat, :timeout] = event, measurements, metadata),
     do: note(event, measurements, metadata)
 
@@ -51,10 +58,13 @@ defmodule Snakepit.Dashboard.Feed do
 
   def record(_event, _measurements, _metadata), do: :ok
 
-  @doc "Notes that somebody has done something by the dashboard."
-  @spec record_action(String.t(), String.t() | nil, String.t()) :: :ok
-  def record_action(level, worker, text),
-    do: put(%{kind: "action", level: level, worker: worker, text: text})
+  @doc "Notes that somebody has done something by the dashboard to a worker, or to a pool."
+  @spec record_action(String.t(), String.t(), pool? :: boolean()) :: :ok
+  def record_action(id, text, true),
+    do: put(%{kind: "action", level: "info", text: "#{id} #{text}"})
+
+  def record_action(id, text, false),
+    do: put(%{kind: "action", level: "info", worker: id, text: text})
 
   @doc "Returns the events, newest first."
   @spec events() :: [event()]
@@ -76,7 +86,7 @@ defmodule Snakepit.Dashboard.Feed do
   end
 
   defp note(event, measurements, metadata) do
-    if :ets.whereis(__MODULE__) != :undefined, do: tell(tl(event), measurements, metadata)
+    if there?(), do: tell(tl(event), measurements, metadata)
     :ok
   rescue
     # Whoever emits an event goes on in any case. The table may have gone meanwhile.
@@ -97,16 +107,21 @@ defmodule Snakepit.Dashboard.Feed do
   end
 
   defp tell([:process, :terminated], measurements, %{worker_id: id} = metadata) do
-    orderly? = Exit.orderly?(metadata.reason)
+    meant? = meant?(metadata.reason)
 
     put(%{
       kind: "ended",
-      level: if(orderly?, do: "info", else: "bad"),
+      level: if(meant?, do: "info", else: "bad"),
       worker: id,
       text:
         "#{why(metadata.reason)} after #{seconds(measurements.uptime_ms)}, OS process #{metadata.os_pid}",
-      output: unless(orderly?, do: last(metadata[:output_tail] || ""))
+      output: unless(meant?, do: last(metadata[:output_tail] || ""))
     })
+  end
+
+  defp tell([:launch, :stop], _measurements, %{error: error} = metadata) do
+    text = "could not be started: #{Error.cause(%{error | output: nil})}"
+    put(%{kind: "failed", level: "bad", worker: metadata.worker_id, text: text})
   end
 
   defp tell([:heartbeat, :timeout], %{missed_count: missed}, metadata) do
@@ -151,6 +166,10 @@ defmodule Snakepit.Dashboard.Feed do
   end
 
   defp tell(_other, _measurements, _metadata), do: :ok
+
+  # A worker that was not ready in time is no failure to its supervisor, and is one to people.
+  defp meant?({:shutdown, %Error{}}), do: false
+  defp meant?(reason), do: Exit.orderly?(reason)
 
   defp why(reason) when reason in [:normal, :shutdown], do: "stopped"
   defp why({:shutdown, reason}) when not is_struct(reason), do: "stopped"
