@@ -214,10 +214,13 @@ defmodule Snakepit.Telemetry do
   # below; its events are the same.
   @spec span([atom()], map(), (() -> {result, map()})) :: result when result: term()
   def span(event, metadata, fun) do
-    if function_exported?(:telemetry, :execute, 3) or Store.current() != nil or Feed.there?(),
+    if function_exported?(:telemetry, :execute, 3) or Store.current() != nil or shown?(event),
       do: traced(event, Map.put(metadata, :telemetry_span_context, make_ref()), fun),
       else: elem(fun.(), 0)
   end
+
+  # The only span that a dashboard shows. Others are too frequent to look for one.
+  defp shown?(event), do: event == [:snakepit, :launch] and Feed.there?()
 
   defp traced(event, metadata, fun) do
     begun = System.monotonic_time()
