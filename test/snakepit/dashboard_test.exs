@@ -249,6 +249,34 @@ defmodule Snakepit.DashboardTest do
     Supervisor.stop(above)
   end
 
+  test "nonsense is refused, and the next one is served" do
+    base = serve()
+    port = URI.parse(base).port
+    host = "Host: localhost\r\n"
+
+    for {sent, most} <- [
+          {"\r\n\r\n", 599},
+          {"GET\r\n\r\n", 599},
+          {:rand.bytes(500) <> "\r\n\r\n", 599},
+          {"GET /%zz%00?token=%zz HTTP/1.1\r\n#{host}\r\n", 499},
+          {"GET /api/worker?id=%ff%fe HTTP/1.1\r\n#{host}\r\n", 200},
+          {"GET / HTTP/1.1\r\n#{host}Cookie: \xFF\xFE\r\n\r\n", 499},
+          {"GET / HTTP/1.0\r\n\r\n", 499},
+          {"GET /#{String.duplicate("x", 100_000)} HTTP/1.1\r\n#{host}\r\n", 499},
+          {"POST /api/actions/stop HTTP/1.1\r\n#{host}Content-Length: 100000000\r\n\r\n", 499}
+        ] do
+      {:ok, socket} = :gen_tcp.connect({127, 0, 0, 1}, port, [:binary, active: false])
+      :ok = :gen_tcp.send(socket, sent)
+
+      with {:ok, "HTTP/1." <> <<_minor, " ", status::binary-size(3)>> <> _rest} <-
+             :gen_tcp.recv(socket, 0, 5_000),
+           do: assert(String.to_integer(status) <= most, inspect(String.slice(sent, 0, 60)))
+
+      :gen_tcp.close(socket)
+      assert overview(base)["run"]["id"] == Snakepit.run_id()
+    end
+  end
+
   defp taken_port do
     {:ok, socket} = :gen_tcp.listen(0, ip: {127, 0, 0, 1})
     {:ok, port} = :inet.port(socket)
