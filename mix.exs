@@ -32,7 +32,7 @@ defmodule Snakepit.MixProject do
     ]
   end
 
-  # Snakepit.Metrics.Server uses it. Not for everybody: a dependency is compiled for :prod, and applications that have
+  # Snakepit.WebServer uses it. Not for everybody: a dependency is compiled for :prod, and applications that have
   # such a server list it themselves, because to load and start it takes 10 ms.
   defp used_here(:prod), do: []
   defp used_here(_dev_or_test), do: [:inets]
@@ -45,7 +45,7 @@ defmodule Snakepit.MixProject do
       licenses: ["Apache-2.0"],
       links: %{},
       files:
-        ~w(lib native native-checksums priv/python priv/prometheus priv/grafana priv/man guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md usage-rules.md CHANGELOG.md LICENSE)
+        ~w(lib native native-checksums priv/python priv/prometheus priv/dashboard priv/grafana priv/man guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md usage-rules.md CHANGELOG.md LICENSE)
     ]
   end
 
@@ -59,6 +59,7 @@ defmodule Snakepit.MixProject do
         "guides/getting-started.md",
         "guides/operation.md",
         "guides/monitoring.md",
+        "guides/dashboard.md",
         "guides/recipes.md",
         "guides/switching.md",
         "guides/comparison.md",
@@ -114,6 +115,7 @@ defmodule Snakepit.MixProject do
         Monitoring: [
           Snakepit.Metrics,
           Snakepit.Metrics.Server,
+          Snakepit.Dashboard,
           Snakepit.PromEx,
           Snakepit.LiveDashboard
         ],

@@ -19,6 +19,7 @@ defmodule Snakepit do
     * `Snakepit.ProcessKiller` - signals and ends processes, groups, and whole runs
     * `Snakepit.Telemetry` - the events
     * `Snakepit.Metrics` - counters of them, for Prometheus
+    * `Snakepit.Dashboard` - a web page of what runs, and of how earlier runs have ended
     * `Snakepit.Config` - the configuration
 
   """

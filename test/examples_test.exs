@@ -56,6 +56,13 @@ defmodule Snakepit.ExamplesTest do
     assert output =~ "left behind: 0\n"
   end
 
+  test "a dashboard and its API" do
+    output = run("dashboard.exs")
+    assert output =~ ~r"^open http://127.0.0.1:\d+/\?token=only-for-this-example$"m
+    assert output =~ "has the worker: true\nhas its tree: true\n"
+    assert output =~ ~s({"done":"stopped"}\n)
+  end
+
   test "what the guide of operation shows" do
     output = run("operation.exs")
     assert output =~ "ready: listening\nit runs: true\n"

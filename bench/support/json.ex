@@ -7,24 +7,7 @@ defmodule Snakepit.Bench.JSON do
 
   @doc "A term as JSON, on one line. A list of pairs is an object; an empty list is a list."
   @spec encode(term()) :: String.t()
-  def encode(nil), do: "null"
-  def encode(value) when is_boolean(value) or is_number(value), do: to_string(value)
-  def encode(atom) when is_atom(atom), do: atom |> Atom.to_string() |> encode()
-
-  def encode(text) when is_binary(text),
-    do: ~s("#{text |> String.to_charlist() |> Enum.map_join(&escape/1)}")
-
-  def encode([{_key, _value} | _] = pairs) do
-    "{" <> Enum.map_join(pairs, ", ", fn {key, value} -> pair(key, value) end) <> "}"
-  end
-
-  def encode(list) when is_list(list), do: "[" <> Enum.map_join(list, ", ", &encode/1) <> "]"
-
-  defp pair(key, value), do: encode(to_string(key)) <> ": " <> encode(value)
-
-  defp escape(char) when char in [?", ?\\], do: <<?\\, char>>
-  defp escape(char) when char < 0x20, do: "\\u00" <> Base.encode16(<<char>>)
-  defp escape(char), do: <<char::utf8>>
+  def encode(term), do: term |> Snakepit.JSON.encode() |> IO.iodata_to_binary()
 
   @doc "What a text says. Raises `ArgumentError` if it is not JSON."
   @spec decode!(String.t()) :: term()

@@ -206,6 +206,7 @@ defmodule Snakepit.Telemetry do
 
   """
 
+  alias Snakepit.Dashboard.Feed
   alias Snakepit.Metrics.{Recorder, Store}
 
   @doc false
@@ -213,10 +214,13 @@ defmodule Snakepit.Telemetry do
   # below; its events are the same.
   @spec span([atom()], map(), (() -> {result, map()})) :: result when result: term()
   def span(event, metadata, fun) do
-    if function_exported?(:telemetry, :execute, 3) or Store.current() != nil,
+    if function_exported?(:telemetry, :execute, 3) or Store.current() != nil or shown?(event),
       do: traced(event, Map.put(metadata, :telemetry_span_context, make_ref()), fun),
       else: elem(fun.(), 0)
   end
+
+  # The only span that a dashboard shows. Others are too frequent to look for one.
+  defp shown?(event), do: event == [:snakepit, :launch] and Feed.there?()
 
   defp traced(event, metadata, fun) do
     begun = System.monotonic_time()
@@ -246,6 +250,7 @@ defmodule Snakepit.Telemetry do
   @spec execute([atom()], map(), map()) :: :ok
   def execute(event, measurements, metadata) do
     Recorder.record(event, measurements, metadata)
+    Feed.record(event, measurements, metadata)
 
     # `:telemetry` is no dependency, so it is not called by name. It is not loaded either: attaching a handler loads
     # it, and until then there is none. To search the code path for a module that is not there takes longer than

@@ -7,7 +7,7 @@ defmodule Snakepit.Bench.JSONTest do
     for value <- [nil, true, false, 0, -12, 0.25, 1.0e30, "", "µ \"\\ \n \e", [], [1, [2.5, nil]]],
         do: assert(value |> JSON.encode() |> JSON.decode!() == value)
 
-    assert JSON.encode(b: 1, a: [x: :y]) == ~s({"b": 1, "a": {"x": "y"}})
+    assert JSON.encode(b: 1, a: [x: :y]) == ~s({"b":1,"a":{"x":"y"}})
     assert JSON.decode!(~s({"b": 1, "a": {"x": "y"}})) == %{"b" => 1, "a" => %{"x" => "y"}}
   end
 

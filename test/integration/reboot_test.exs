@@ -136,7 +136,7 @@ defmodule Snakepit.RebootTest do
 
     next = Beam.start([data_dir: data_dir], wrapper: @container)
     assert [%{run_id: ^id, terminated_by: :elsewhere, found: 0}] = history(next)
-    assert files(data_dir, id) -- ["guardian.log"] == ["history", "lock"]
+    assert files(data_dir, id) -- ["guardian.log", "obituary"] == ["history", "lock"]
   end
 
   test "a run of another machine of which nothing was heard for a week is closed" do

@@ -26,7 +26,7 @@ defmodule Snakepit.RunStatesTest do
 
   # Nothing but the history of it is left, and the guardian's log if it had something to say.
   defp assert_closed(data_dir, run_id),
-    do: assert(files(data_dir, run_id) -- ["guardian.log"] == ["history", "lock"])
+    do: assert(files(data_dir, run_id) -- ["guardian.log", "obituary"] == ["history", "lock"])
 
   defp only_run(data_dir) do
     assert [run_id] = runs(data_dir)

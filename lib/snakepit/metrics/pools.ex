@@ -29,19 +29,24 @@ defmodule Snakepit.Metrics.Pools do
 
   @doc "Returns the pools with their `Snakepit.Pool.Info`, or with `nil` for one that does not answer in time."
   @spec infos(Store.t()) :: [{String.t(), Snakepit.Pool.Info.t() | nil}]
-  def infos(store) do
+  def infos(store),
+    do: for({_pid, prefix, info} <- infos(), do: {Store.group(store, prefix <> "-1"), info})
+
+  @doc "Returns the same with the process of each pool, and what the ids of its workers begin with."
+  @spec infos() :: [{pid(), String.t(), Snakepit.Pool.Info.t() | nil}]
+  def infos do
     asked =
       for {pid, prefix} <- Directory.all(),
-          do: {Store.group(store, prefix <> "-1"), :gen_server.send_request(pid, :info)}
+          do: {pid, prefix, :gen_server.send_request(pid, :info)}
 
     deadline = System.monotonic_time(:millisecond) + @answer_ms
 
-    for {label, request} <- asked do
+    for {pid, prefix, request} <- asked do
       left = max(deadline - System.monotonic_time(:millisecond), 0)
 
       case :gen_server.receive_response(request, left) do
-        {:reply, info} -> {label, info}
-        _busy_or_gone -> {label, nil}
+        {:reply, info} -> {pid, prefix, info}
+        _busy_or_gone -> {pid, prefix, nil}
       end
     end
   end

@@ -1,5 +1,5 @@
 defmodule Snakepit.Metrics.Server do
-  alias Snakepit.{Error, Options}
+  alias Snakepit.{Options, WebServer}
   alias Snakepit.Metrics.Endpoint
 
   @schema [
@@ -9,7 +9,7 @@ defmodule Snakepit.Metrics.Server do
       doc: "where to listen; 0 for any port that is free, see `port/1`"
     ],
     ip: [
-      type: {:custom, &__MODULE__.address?/1, "an IP address as a tuple"},
+      type: {:custom, &WebServer.address?/1, "an IP address as a tuple"},
       default: {127, 0, 0, 1},
       doc: "the address to listen at; `{0, 0, 0, 0}` for all that this host has"
     ],
@@ -43,8 +43,6 @@ defmodule Snakepit.Metrics.Server do
   server fails with a `Snakepit.Error` if it is missing, and if the address or port cannot be had.
   """
 
-  use GenServer
-
   @doc "Returns a child specification."
   @spec child_spec(keyword()) :: Supervisor.child_spec()
   def child_spec(opts) do
@@ -56,36 +54,14 @@ defmodule Snakepit.Metrics.Server do
   @spec start_link(keyword()) :: GenServer.on_start()
   def start_link(opts \\ []) do
     options = Options.validate!(opts, @schema)
+    handler = {Endpoint, options.path}
     name = if options.name, do: [name: options.name], else: []
-    GenServer.start_link(__MODULE__, options, name)
+    WebServer.start_link(Map.put(options, :handler, handler), name)
   end
 
   @doc "Returns the port that a server listens on."
   @spec port(GenServer.server()) :: :inet.port_number()
-  def port(server), do: GenServer.call(server, :port)
-
-  @impl true
-  def init(options) do
-    Process.flag(:trap_exit, true)
-
-    case Endpoint.start(options) do
-      {:ok, httpd, port} -> {:ok, %{httpd: httpd, port: port}}
-      {:error, %Error{} = error} -> {:stop, error}
-    end
-  end
-
-  @impl true
-  def handle_call(:port, _from, state), do: {:reply, state.port, state}
-
-  @impl true
-  def handle_info({:EXIT, httpd, reason}, %{httpd: httpd} = state), do: {:stop, reason, state}
-  def handle_info(_other, state), do: {:noreply, state}
-
-  @impl true
-  def terminate(_reason, state), do: Endpoint.stop(state.httpd)
-
-  @doc false
-  def address?(address), do: is_tuple(address) and :inet.ntoa(address) != {:error, :einval}
+  defdelegate port(server), to: WebServer
 
   @doc false
   def path?(path), do: is_binary(path) and match?("/" <> _rest, path) and String.printable?(path)
