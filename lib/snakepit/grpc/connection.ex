@@ -14,6 +14,8 @@ defmodule Snakepit.GRPC.Connection do
   alias Snakepit.GRPC.{Address, Call, HTTP2, Status, Writer}
 
   @connect_timeout 5_000
+  # What arrives when the server has ended is there at once.
+  @last_words_ms 1_000
 
   @enforce_keys [:socket, :owner, :writer, :http2, :authority]
   defstruct [
@@ -86,35 +88,61 @@ defmodule Snakepit.GRPC.Connection do
     owner = Process.monitor(owner)
     ProcessLabel.set({__MODULE__, address})
 
-    # A local socket has no such option.
-    nodelay = if Address.local?(address), do: [], else: [nodelay: true]
-
     with {:ok, host, port} <- Address.parse(address),
-         options = [:binary, active: :once] ++ nodelay ++ family(host),
-         {:ok, socket} <- :gen_tcp.connect(host, port, options, @connect_timeout) do
-      state = %__MODULE__{
-        socket: socket,
-        owner: owner,
-        writer: Writer.start_link(socket),
-        http2: HTTP2.new(),
-        authority: Address.authority(address)
-      }
-
-      {:ok, state, {:continue, :begin}}
+         {:ok, socket} <- :gen_tcp.connect(host, port, options(address, host), @connect_timeout),
+         state = new(socket, owner, address),
+         {:ok, state} <- greet(state) do
+      {:ok, state}
     else
-      {:error, reason} ->
-        {:error, error} =
-          Status.error(:grpc, reason, "cannot connect to #{address}: #{Error.posix(reason)}")
-
-        {:stop, {:shutdown, error}}
+      {:error, %Error{} = error} -> {:stop, {:shutdown, error}}
+      {:error, reason} -> {:stop, {:shutdown, unreachable(address, reason)}}
     end
+  end
+
+  # A local socket cannot be told not to wait for more.
+  defp options(address, host) do
+    nodelay = if Address.local?(address), do: [], else: [nodelay: true]
+    [:binary, active: false] ++ nodelay ++ family(host)
   end
 
   defp family(host) when tuple_size(host) == 8, do: [:inet6]
   defp family(_host), do: []
 
-  @impl true
-  def handle_continue(:begin, state), do: flush(state)
+  defp new(socket, owner, address) do
+    %__MODULE__{
+      socket: socket,
+      owner: owner,
+      writer: Writer.start_link(socket),
+      http2: HTTP2.new(),
+      authority: Address.authority(address)
+    }
+  end
+
+  # Whoever accepts connections need not speak HTTP/2. A server that does says its settings first.
+  defp greet(state) do
+    {out, http2} = HTTP2.take_out(state.http2)
+    :ok = Writer.write(state.writer, out)
+
+    with {:ok, bytes} <- :gen_tcp.recv(state.socket, 0, @connect_timeout),
+         {:ok, [], http2} <- HTTP2.receive(http2, bytes),
+         {:noreply, state} <- flush(%{state | http2: http2}) do
+      :inet.setopts(state.socket, active: :once)
+      {:ok, state}
+    else
+      {:error, text, _events, _http2} -> Status.error(:grpc, :internal, no_http2(text))
+      {:stop, {:shutdown, error}, _state} -> {:error, error}
+      {:error, reason} -> {:error, reason}
+    end
+  end
+
+  defp unreachable(address, reason) do
+    {:error, error} =
+      Status.error(:grpc, reason, "cannot connect to #{address}: #{Error.posix(reason)}")
+
+    error
+  end
+
+  defp no_http2(text), do: "the server does not speak HTTP/2 as it should: #{text}"
 
   @impl true
   def handle_call({:open, kind, path, message, opts}, from, state) do
@@ -149,7 +177,7 @@ defmodule Snakepit.GRPC.Connection do
 
       {:error, text, events, http2} ->
         state = Enum.reduce(events, %{state | http2: http2}, &hear/2)
-        stop(:internal, "the server does not speak HTTP/2 as it should: #{text}", state)
+        stop(:internal, no_http2(text), state)
     end
   end
 
@@ -168,8 +196,13 @@ defmodule Snakepit.GRPC.Connection do
     end
   end
 
-  def handle_info({:DOWN, owner, :process, _pid, _reason}, %{owner: owner} = state),
-    do: {:stop, {:shutdown, :closed}, state}
+  # The server has ended, or is about to. What it has answered before may still be on its way, and then comes the end.
+  def handle_info({:DOWN, owner, :process, _pid, _reason}, %{owner: owner} = state) do
+    Process.send_after(self(), :close, @last_words_ms)
+    flush(%{state | owner: nil})
+  end
+
+  def handle_info(:close, state), do: {:stop, {:shutdown, :closed}, state}
 
   def handle_info({:DOWN, stream, :process, _pid, _reason}, state),
     do: state |> leave(stream) |> flush()
@@ -273,6 +306,9 @@ defmodule Snakepit.GRPC.Connection do
     state = %{state | http2: http2}
 
     case Writer.write(state.writer, out) do
+      :ok when state.owner == nil and state.calls == %{} ->
+        {:stop, {:shutdown, :closed}, state}
+
       :ok when http2.leaving? and state.calls == %{} ->
         stop(:unavailable, "the server is shutting down and takes no more calls", state)
 

@@ -13,9 +13,9 @@ defmodule Snakepit.GRPC.Value do
   @least -0x8000000000000000
   @most 0x7FFFFFFFFFFFFFFF
 
-  @infinity <<0::52, 0xF0, 0x7F>>
-  @neg_infinity <<0::52, 0xF0, 0xFF>>
-  @nan <<0::52, 0xF8, 0x7F>>
+  @infinity <<0::48, 0xF0, 0x7F>>
+  @neg_infinity <<0::48, 0xF0, 0xFF>>
+  @nan <<0::48, 0xF8, 0x7F>>
 
   @doc "Returns the message, or says which part of the term cannot be carried. `path` is what the term is called."
   @spec encode(term(), String.t()) :: {:ok, iodata()} | {:error, String.t()}

@@ -36,6 +36,8 @@ defmodule Snakepit.GRPCWorker.Link do
     serving?: false,
     told?: false,
     pending: "it has not announced its address",
+    # Until it is asked again.
+    timer: nil,
     # Those who wait for a channel, and until when.
     waiting: []
   ]
@@ -134,15 +136,18 @@ defmodule Snakepit.GRPCWorker.Link do
   def handle_info({Notify, notify, {:address, address}}, %{info: %{notify: notify}} = state),
     do: {:noreply, moved(state, address)}
 
-  def handle_info(:go_on, state), do: {:noreply, go_on(state)}
+  def handle_info(:go_on, state), do: {:noreply, go_on(%{state | timer: nil})}
 
-  def handle_info({:DOWN, monitor, :process, _pid, _reason}, %{connection: monitor} = state) do
+  def handle_info({:DOWN, monitor, :process, _pid, reason}, %{connection: monitor} = state) do
     state = %{state | channel: nil, connection: nil, serving?: false}
-    {:noreply, go_on(%{state | pending: "the connection to it was lost"})}
+    {:noreply, later(state, lost(reason))}
   end
 
   # What clients leave behind.
   def handle_info(_other, state), do: {:noreply, state}
+
+  defp lost({:shutdown, %Error{} = error}), do: Error.cause(error)
+  defp lost(_reason), do: "the connection to it was lost"
 
   defp moved(%{address: address} = state, address), do: state
 
@@ -158,7 +163,9 @@ defmodule Snakepit.GRPCWorker.Link do
   defp go_on(%{channel: nil} = state) do
     case state.client.connect(state.address, state.client_opts) do
       {:ok, channel, pid} ->
-        go_on(%{state | channel: channel, connection: pid && Process.monitor(pid)})
+        connection = pid && Process.monitor(pid)
+        pending = "its health service does not answer"
+        go_on(%{state | channel: channel, connection: connection, pending: pending})
 
       {:error, error} ->
         later(state, Error.cause(error))
@@ -173,14 +180,18 @@ defmodule Snakepit.GRPCWorker.Link do
           {:error, text} -> later(state, "its health service says #{text}")
         end
 
+      # What has become of the connection is about to be told.
+      {:error, %Error{step: :connect}} ->
+        later(state, state.pending)
+
       {:error, error} ->
         later(state, "its health service does not answer: #{Error.cause(error)}")
     end
   end
 
   defp later(state, pending) do
-    Process.send_after(self(), :go_on, @ask_again_ms)
-    %{state | pending: pending}
+    timer = state.timer || Process.send_after(self(), :go_on, @ask_again_ms)
+    %{state | pending: pending, timer: timer}
   end
 
   defp serve(state) do
