@@ -59,13 +59,10 @@ defmodule Snakepit.GRPC.Messages do
   @doc "Returns what a command has returned, or how it has failed."
   @spec reply(String.t(), binary()) :: {:ok, term()} | {:error, Error.t()}
   def reply(command, answer) do
-    with [{1, value}] when is_binary(value) <- fields(answer),
-         {:ok, term} <- Value.decode(value) do
-      {:ok, term}
+    with [{number, content}] when is_binary(content) <- fields(answer),
+         {:ok, result} <- outcome(number, content, command) do
+      result
     else
-      [{2, failure}] when is_binary(failure) ->
-        failure(command, fields(failure))
-
       _malformed ->
         Status.error(
           :execute,
@@ -74,6 +71,15 @@ defmodule Snakepit.GRPC.Messages do
         )
     end
   end
+
+  defp outcome(1, value, _command),
+    do: with({:ok, term} <- Value.decode(value), do: {:ok, {:ok, term}})
+
+  defp outcome(2, failure, command) do
+    with fields when is_list(fields) <- fields(failure), do: {:ok, failure(command, fields)}
+  end
+
+  defp outcome(_number, _content, _command), do: :error
 
   defp failure(command, fields) do
     [type, message, traceback] = for number <- 1..3, do: text(fields, number)
