@@ -58,7 +58,7 @@ def encode_map(value: dict[Any, Any], path: str, depth: int = 0) -> bytes:
 
 def decode(message: bytes, depth: int = 0) -> Any:
     """The value of a message. Of several fields the last one counts."""
-    value = None
+    value: Any = None
     for field, content in wire.fields(message):
         if field == _BOOLEAN:
             value = bool(content)
