@@ -36,7 +36,7 @@ defmodule Snakepit.MixProject do
       licenses: ["Apache-2.0"],
       links: %{},
       files:
-        ~w(lib native priv/python priv/prometheus priv/grafana guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md CHANGELOG.md LICENSE)
+        ~w(lib native priv/python priv/proto priv/prometheus priv/grafana guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md CHANGELOG.md LICENSE)
     ]
   end
 
@@ -50,6 +50,8 @@ defmodule Snakepit.MixProject do
         "guides/getting-started.md",
         "guides/operation.md",
         "guides/monitoring.md",
+        "guides/grpc.md",
+        "guides/migrating.md",
         "guides/switching.md",
         "guides/comparison.md",
         "guides/guarantees.md",
@@ -77,6 +79,11 @@ defmodule Snakepit.MixProject do
           Snakepit,
           Snakepit.Worker,
           Snakepit.Pool,
+          Snakepit.GRPCWorker,
+          Snakepit.GRPCWorker.Client,
+          Snakepit.GRPCWorker.Client.HTTP2,
+          Snakepit.GRPCWorker.Client.Stub,
+          Snakepit.Adapter,
           Snakepit.HeartbeatMonitor,
           Snakepit.HeartbeatMonitor.Health,
           Snakepit.Worker.Notify.Status,

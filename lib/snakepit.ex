@@ -271,7 +271,7 @@ defmodule Snakepit do
   """
   @spec execute_stream(String.t(), map() | keyword(), (term() -> term()), keyword()) ::
           :ok | {:error, Error.t()}
-  defdelegate execute_stream(command, arguments, callback, opts \\ []), to: Execution
+  defdelegate execute_stream(command, arguments \\ %{}, callback, opts \\ []), to: Execution
 
   @doc """
   Runs `fun` as a script: starts Snakepit if need be, returns what `fun` returns, and leaves no process behind, also

@@ -19,6 +19,14 @@ defmodule Snakepit.GuidesTest do
     assert "examples/operation.exs" in paths and "test/integration/servers_test.exs" in paths
   end
 
+  test "the snippets on gRPC workers and on migrating are taken from examples" do
+    for {guide, least} <- [{"grpc", 3}, {"migrating", 3}] do
+      paths = assert_taken_from_files(page("guides/#{guide}.md"))
+      assert length(paths) >= least
+      for path <- paths, do: assert(path =~ ~r"^examples/(grpc_service|migrating/)")
+    end
+  end
+
   test "every file that a guide points to is there" do
     for guide <- Path.wildcard(Path.join(@root, "guides/*.md")),
         do: assert_links(File.read!(guide), "guides")
