@@ -40,7 +40,7 @@ defmodule Snakepit.GRPCWorker do
   use. A server that answers no longer is replaced. One that says that it has no such method is alive.
 
   When the worker is stopped, the server gets SIGTERM and ends the calls that run: they have until `:stop_timeout`, and their
-  callers get their answers. New ones are refused with `:unavailable`. When the guardian was lost, the worker starts another
+  callers get their answers. Later calls fail, with `:worker_down` or `:unavailable`. When the guardian was lost, the worker starts another
   server by itself, and connects to it; calls wait for it meanwhile.
 
   ## Pools
@@ -65,6 +65,7 @@ defmodule Snakepit.GRPCWorker do
   @doc "Returns a child specification. Its id is the `:id`, else the `:name`, else this module."
   @spec child_spec(keyword()) :: Supervisor.child_spec()
   def child_spec(opts) do
+    Options.keyword!(opts)
     id = opts[:id] || opts[:name] || __MODULE__
     %{Worker.child_spec(worker_options(opts)) | id: id, start: {__MODULE__, :start_link, [opts]}}
   end
@@ -80,7 +81,7 @@ defmodule Snakepit.GRPCWorker do
 
   @doc "Returns the address of the server, such as `127.0.0.1:40123`."
   @spec address(worker()) :: {:ok, String.t()} | {:error, Error.t()}
-  def address(worker), do: with({:ok, link} <- link(worker), do: Link.address(link))
+  def address(worker), do: with({:ok, link} <- link(worker, 60_000), do: Link.address(link))
 
   @doc """
   Returns the connection of its client: with `Snakepit.GRPCWorker.Client.Stub` a `GRPC.Channel`, for generated stubs.
@@ -89,7 +90,7 @@ defmodule Snakepit.GRPCWorker do
   @spec channel(worker(), timeout()) ::
           {:ok, Snakepit.GRPCWorker.Client.channel()} | {:error, Error.t()}
   def channel(worker, timeout \\ 5_000) do
-    with {:ok, link} <- link(worker),
+    with {:ok, link} <- link(worker, timeout),
          {:ok, %{channel: channel}} <- Link.channel(link, timeout),
          do: {:ok, channel}
   end
@@ -213,7 +214,7 @@ defmodule Snakepit.GRPCWorker do
   end
 
   defp connect(worker, deadline),
-    do: with({:ok, link} <- link(worker), do: Link.channel(link, left(deadline)))
+    do: with({:ok, link} <- link(worker, left(deadline)), do: Link.channel(link, left(deadline)))
 
   # What the worker allows, if the call says nothing.
   defp at_most(opts, link, deadline) do
@@ -224,8 +225,9 @@ defmodule Snakepit.GRPCWorker do
     }
   end
 
-  defp link(worker) do
-    case Worker.client(worker) do
+  # A worker that starts its server again answers when that serves.
+  defp link(worker, timeout) do
+    case Worker.client(worker, timeout) do
       {:ok, link} when is_pid(link) ->
         {:ok, link}
 

@@ -521,8 +521,8 @@ defmodule Snakepit.Worker do
 
   # The process that talks to its OS process, see `Snakepit.Worker.Client`; `nil` for a worker that has none.
   @doc false
-  @spec client(worker()) :: {:ok, pid() | nil} | {:error, Error.t()}
-  def client(worker), do: call(worker, :client, :client)
+  @spec client(worker(), timeout()) :: {:ok, pid() | nil} | {:error, Error.t()}
+  def client(worker, timeout), do: call(worker, :client, :client, timeout)
 
   # What `Snakepit.Worker.Terminal` does.
   @doc false

@@ -415,7 +415,7 @@ defmodule Snakepit.GRPCWorkerTest do
     test "that is asked for lets calls end that run, and refuses others" do
       worker = Test.GRPC.start(stop_timeout: 60_000)
       {task, path, os_pid} = begin(worker)
-      {:ok, link} = Worker.client(worker)
+      {:ok, link} = Worker.client(worker, 5_000)
       stop = Task.async(fn -> Worker.stop(worker) end)
 
       # The server stops when its health service says so or is not to be had any more.

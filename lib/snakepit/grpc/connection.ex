@@ -189,6 +189,9 @@ defmodule Snakepit.GRPC.Connection do
   def handle_info({:EXIT, pid, {:shutdown, reason}}, %{writer: %{pid: pid}} = state),
     do: broken(reason, state)
 
+  def handle_info({:EXIT, pid, reason}, %{writer: %{pid: pid}} = state),
+    do: {:stop, reason, state}
+
   def handle_info({:timeout, _timer, stream}, state) do
     case state.ids do
       %{^stream => id} -> state |> expire(id) |> flush()

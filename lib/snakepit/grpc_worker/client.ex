@@ -42,7 +42,7 @@ defmodule Snakepit.GRPCWorker.Client do
 
   @doc """
   Returns the messages of a method that answers with many, lazily: each as `{:ok, message}`, and at the end perhaps
-  an error. Abandoning it cancels the call.
+  an error. Abandoning it should cancel the call.
   """
   @callback stream(channel(), path :: String.t(), message :: binary(), call_opts()) ::
               Enumerable.t()

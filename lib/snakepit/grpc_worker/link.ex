@@ -15,8 +15,9 @@ defmodule Snakepit.GRPCWorker.Link do
 
   @behaviour Client
 
-  # Nothing tells when a server begins to serve.
+  # Nothing tells when a server begins to serve. The longer it has taken, the less often it is asked.
   @ask_again_ms 20
+  @ask_again_at_most_ms 1_000
   # One that does not answer is asked again after this.
   @health_timeout_ms 1_000
   # A ping that takes longer is a miss, whatever the options of the heartbeat.
@@ -36,8 +37,9 @@ defmodule Snakepit.GRPCWorker.Link do
     serving?: false,
     told?: false,
     pending: "it has not announced its address",
-    # Until it is asked again.
+    # Until it is asked again, and how often it was.
     timer: nil,
+    tries: 0,
     # Those who wait for a channel, and until when.
     waiting: []
   ]
@@ -143,7 +145,7 @@ defmodule Snakepit.GRPCWorker.Link do
     {:noreply, later(state, lost(reason))}
   end
 
-  # What clients leave behind.
+  # What clients of others leave behind.
   def handle_info(_other, state), do: {:noreply, state}
 
   defp lost({:shutdown, %Error{} = error}), do: Error.cause(error)
@@ -161,7 +163,7 @@ defmodule Snakepit.GRPCWorker.Link do
   defp go_on(%{serving?: true} = state), do: state
 
   defp go_on(%{channel: nil} = state) do
-    case state.client.connect(state.address, state.client_opts) do
+    case attempt(fn -> state.client.connect(state.address, state.client_opts) end) do
       {:ok, channel, pid} ->
         connection = pid && Process.monitor(pid)
         pending = "its health service does not answer"
@@ -173,7 +175,11 @@ defmodule Snakepit.GRPCWorker.Link do
   end
 
   defp go_on(state) do
-    case state.client.call(state.channel, Messages.health_path(), "", opts(@health_timeout_ms)) do
+    ask = fn ->
+      state.client.call(state.channel, Messages.health_path(), "", opts(@health_timeout_ms))
+    end
+
+    case attempt(ask) do
       {:ok, answer} ->
         case Messages.health(answer) do
           :ok -> serve(state)
@@ -189,15 +195,26 @@ defmodule Snakepit.GRPCWorker.Link do
     end
   end
 
+  # A client of somebody else's may raise, or exit with a process of its own.
+  defp attempt(fun) do
+    fun.()
+  catch
+    kind, reason ->
+      detail = "its client failed: #{Exception.format_banner(kind, reason, __STACKTRACE__)}"
+      {:error, %Error{operation: :grpc, reason: :internal, detail: detail}}
+  end
+
   defp later(state, pending) do
-    timer = state.timer || Process.send_after(self(), :go_on, @ask_again_ms)
-    %{state | pending: pending, timer: timer}
+    tries = state.tries + 1
+    delay = min(tries * @ask_again_ms, @ask_again_at_most_ms)
+    timer = state.timer || Process.send_after(self(), :go_on, delay)
+    %{state | pending: pending, timer: timer, tries: tries}
   end
 
   defp serve(state) do
     unless state.told?, do: Client.ready(state.info.worker)
     for {from, _until} <- state.waiting, do: GenServer.reply(from, {:ok, link(state)})
-    %{state | serving?: true, told?: true, waiting: []}
+    %{state | serving?: true, told?: true, waiting: [], tries: 0}
   end
 
   defp link(state), do: Map.take(state, [:client, :channel, :max_message])

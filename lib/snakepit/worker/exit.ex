@@ -134,6 +134,9 @@ defmodule Snakepit.Worker.Exit do
   defp explain({:monitor, reason}, _timeout),
     do: {:not_ready, "its heartbeat monitor ended: #{Exception.format_exit(reason)}"}
 
+  defp explain({:client, reason}, _timeout),
+    do: {:not_ready, "its client ended: #{Exception.format_exit(reason)}"}
+
   defp explain({:fault, reason}, _timeout), do: {:not_ready, News.describe(nil, reason)}
 
   defp explain({:crashed, reason}, _timeout),

@@ -70,7 +70,9 @@ defmodule Snakepit.Worker.Options do
     client: [
       type: {:or, [{:one_of, [nil]}, {:custom, &__MODULE__.client?/1, "{module, options}"}]},
       default: nil,
-      doc: false
+      doc: """
+      `{module, options}`: a process that talks to it, which workers of other kinds have, such as `Snakepit.GRPCWorker`
+      """
     ],
     watchdog: [
       type: {:or, [{:one_of, [nil]}, {:milliseconds, 1}]},

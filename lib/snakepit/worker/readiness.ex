@@ -17,8 +17,8 @@ defmodule Snakepit.Worker.Readiness do
 
   @doc """
   `:ok` with the worker's output as it is then, or what came first: `{:exited, exit, tail}`,
-  `:guardian_down`, `:timeout`, `{:timeout, what_it_waits_for}`, `{:crashed, reason}` for a function that did, `{:monitor, reason}` for the
-  end of the heartbeat monitor, `{:fault, reason}` for output that it must not write, or `{:parent, reason}`.
+  `:guardian_down`, `:timeout`, `{:timeout, what_it_waits_for}`, `{:crashed, reason}` for a function that did, `{:monitor, reason}` or
+  `{:client, reason}` for the end of the heartbeat monitor or of the client, `{:fault, reason}` for output that it must not write, or `{:parent, reason}`.
   """
   def await(%{options: %{ready: nil}} = worker, _parent), do: {:ok, worker.output}
 
@@ -43,7 +43,7 @@ defmodule Snakepit.Worker.Readiness do
       {:select, pipe, _tag, :ready_input} -> heard(wait, pipe)
       {HeartbeatMonitor, ^monitor, :first_pong} -> first_pong(wait)
       {Client, ^client, :ready} -> {:ok, worker.output}
-      {:EXIT, ^client, reason} -> failed(wait, {:monitor, reason})
+      {:EXIT, ^client, reason} -> failed(wait, {:client, reason})
       {Notify, ^notify, :ready} -> notified(wait)
       {Notify, ^notify, {:extend, timeout}} -> loop(extend(wait, timeout))
       {:EXIT, ^notify, reason} -> failed(wait, {:monitor, reason})

@@ -236,6 +236,19 @@ class Server(unittest.TestCase):
         self.assertEqual([reply(call.result(60)) for call in held], ["s2", "s2"])
         self.assertEqual(worker.status(), 0)
 
+    def test_what_cannot_be_a_command_is_refused(self) -> None:
+        from snakepit_bridge.grpc import Server as Served
+
+        async def later() -> None: ...
+
+        def twice() -> None: ...
+
+        server = Served()
+        server.command(twice)
+        for function, error in ((later, TypeError), (twice, ValueError)):
+            with self.assertRaises(error):
+                server.command(function)
+
     def test_a_port_that_is_taken_is_not_shared(self) -> None:
         with socket.socket() as other:
             other.bind(("127.0.0.1", 0))

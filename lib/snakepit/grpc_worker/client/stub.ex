@@ -5,7 +5,11 @@ defmodule Snakepit.GRPCWorker.Client.Stub do
       {Snakepit.GRPCWorker, cmd: ["python3", "server.py"], client: {Snakepit.GRPCWorker.Client.Stub, adapter: GRPC.Client.Adapters.Mint}}
 
   Its options are those of `GRPC.Stub.connect/2`. `Snakepit.GRPCWorker.channel/1` returns the `GRPC.Channel`, for the
-  stubs that are generated from your own `.proto`. Snakepit is compiled without the package, and calls it by name.
+  stubs that are generated from your own `.proto`. Snakepit is compiled without the package, and calls it by name. It was
+  tried with version 1.0.2 of the package and its adapter for Mint; no test of Snakepit has it.
+
+  `GRPC.Stub` cannot cancel a stream of answers that is abandoned: the server goes on to send. It has no limit on what it
+  receives, so `:max_message` holds for the server alone. And with Mint it did not connect to Unix sockets: use a port.
   """
 
   @behaviour Snakepit.GRPCWorker.Client

@@ -57,6 +57,8 @@ class Commands:
         self._places = threading.Semaphore(limit)
 
     def add(self, name: str, function: Callable[..., Any]) -> None:
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"the command {name!r} is a coroutine function; they run in threads")
         if name in self._functions:
             raise ValueError(f"there is a command {name!r} already")
         self._functions[name] = function

@@ -29,6 +29,8 @@ _SPARE_THREADS = 4
 _MAX_MESSAGE = 4 * 1024 * 1024
 #: What is left of the time to stop for the hooks and for the end of the interpreter.
 _SHARE_OF_CALLS = 0.8
+#: A worker without a time to stop is killed anyway.
+_LEAST_GRACE = 0.1
 
 
 class Server:
@@ -88,7 +90,7 @@ class Server:
             address = bind(self.grpc, arguments.host, arguments.port, arguments.socket)
         except CannotListen as error:
             sys.exit(str(error))
-        grace = int(os.environ.get("SNAKEPIT_STOP_TIMEOUT_MS", 2000)) / 1000
+        grace = max(int(os.environ.get("SNAKEPIT_STOP_TIMEOUT_MS", 2000)) / 1000, _LEAST_GRACE)
         client = HeartbeatClient(on_shutdown=[lambda: self._stop(grace * _SHARE_OF_CALLS)], grace=grace)
         client.start()
         self.grpc.start()
