@@ -40,8 +40,8 @@ defmodule Snakepit.GRPCWorker do
   use. A server that answers no longer is replaced. One that says that it has no such method is alive.
 
   When the worker is stopped, the server gets SIGTERM and ends the calls that run: they have until `:stop_timeout`, and their
-  callers get their answers. Later calls fail, with `:worker_down` or `:unavailable`. When the guardian was lost, the worker starts another
-  server by itself, and connects to it; calls wait for it meanwhile.
+  callers get their answers. Later calls fail, with `:worker_down` or `:unavailable`. When the guardian was lost, the
+  worker starts another server by itself, and connects to it; calls wait for it meanwhile.
 
   ## Pools
 

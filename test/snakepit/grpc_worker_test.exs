@@ -117,6 +117,19 @@ defmodule Snakepit.GRPCWorkerTest do
       assert Exception.message(error) =~ "does not speak HTTP/2"
     end
 
+    test "that cannot say where it listens is found where its worker says" do
+      path = temporary_path("known.sock")
+      opts = Test.GRPC.service(address: "unix:" <> path)
+      worker = Test.GRPC.start(Keyword.update!(opts, :cmd, &(&1 ++ ["--socket", path])))
+      assert execute(worker, "echo", %{value: 1}) == {:ok, 1}
+    end
+
+    test "is not reached by the client of a package that is not there, and the error says so" do
+      opts = Test.GRPC.service(client: GRPCWorker.Client.Stub, ready_timeout: 2_000)
+      assert {:error, %Error{reason: :not_ready} = error} = GRPCWorker.start_link(opts)
+      assert Exception.message(error) =~ "the package grpc is not among the dependencies"
+    end
+
     test "whose port is taken is an error that names it" do
       {:ok, listener} = :gen_tcp.listen(0, ip: {127, 0, 0, 1})
       {:ok, port} = :inet.port(listener)
@@ -474,6 +487,18 @@ defmodule Snakepit.GRPCWorkerTest do
     assert log =~ "guardian"
     refute GRPCWorker.address(worker) == {:ok, address}
     assert Process.alive?(worker)
+  end
+
+  test "a connection that is lost while the server lives is made again" do
+    worker = Test.GRPC.start()
+    {:ok, os_pid} = execute(worker, "pid")
+    {task, path, ^os_pid} = begin(worker)
+    {:ok, connection} = GRPCWorker.channel(worker)
+    Process.exit(connection, :kill)
+    assert {:error, %Error{reason: :worker_down}} = Task.await(task, @patient)
+    assert execute(worker, "pid") == {:ok, os_pid}
+    refute GRPCWorker.channel(worker) == {:ok, connection}
+    File.rm!(path)
   end
 
   describe "a pool" do

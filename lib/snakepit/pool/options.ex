@@ -35,8 +35,10 @@ defmodule Snakepit.Pool.Options do
     worker: [
       type: {:custom, &__MODULE__.worker/1, "the options of a worker"},
       required: true,
-      doc:
-        "the options of `Snakepit.Worker`, but for `:id` and `:name`; or `{module, options}` for workers of another kind, see `Snakepit.Adapter`"
+      doc: """
+      the options of `Snakepit.Worker`, but for `:id` and `:name`; or `{module, options}` for workers of another kind, see
+      `Snakepit.Adapter`
+      """
     ],
     name: [type: :name, default: nil, doc: "a name, as for `GenServer`"],
     id: [

@@ -10,7 +10,7 @@ defmodule Snakepit.Worker.Client do
   alias Snakepit.Guardian
   alias Snakepit.Worker.Exit
 
-  @typedoc "The module of the process and its options, which `new!/1` of the module has checked."
+  @typedoc "The module of the process, and its options."
   @type spec :: {module(), term()}
 
   @typedoc "`notify` hears what the OS process says of itself, see `Snakepit.Worker.Notify`."
@@ -52,7 +52,10 @@ defmodule Snakepit.Worker.Client do
   def pending(%{client: nil}, nil), do: nil
   def pending(%{client: {module, _opts}}, client), do: module.pending(client)
 
-  @doc "Has the address that the OS process announces sent to the calling process, as `{Notify, notify, {:address, address}}`."
+  @doc """
+  Has the address that the OS process announces sent to the calling process, as
+  `{Snakepit.Worker.Notify, notify, {:address, address}}`.
+  """
   @spec await_address(pid()) :: :ok
   def await_address(notify), do: GenServer.cast(notify, {:await_address, self()})
 

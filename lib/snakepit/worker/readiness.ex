@@ -17,8 +17,9 @@ defmodule Snakepit.Worker.Readiness do
 
   @doc """
   `:ok` with the worker's output as it is then, or what came first: `{:exited, exit, tail}`,
-  `:guardian_down`, `:timeout`, `{:timeout, what_it_waits_for}`, `{:crashed, reason}` for a function that did, `{:monitor, reason}` or
-  `{:client, reason}` for the end of the heartbeat monitor or of the client, `{:fault, reason}` for output that it must not write, or `{:parent, reason}`.
+  `:guardian_down`, `:timeout` or, if its client knows more, `{:timeout, what_it_waits_for}`, `{:crashed, reason}` for a
+  function that did, `{:monitor, reason}` or `{:client, reason}` for the end of the heartbeat monitor or of the client,
+  `{:fault, reason}` for output that it must not write, or `{:parent, reason}`.
   """
   def await(%{options: %{ready: nil}} = worker, _parent), do: {:ok, worker.output}
 

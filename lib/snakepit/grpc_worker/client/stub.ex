@@ -2,7 +2,9 @@ defmodule Snakepit.GRPCWorker.Client.Stub do
   @moduledoc """
   The client of the package `grpc` (`GRPC.Stub`), for applications that have it among their dependencies:
 
-      {Snakepit.GRPCWorker, cmd: ["python3", "server.py"], client: {Snakepit.GRPCWorker.Client.Stub, adapter: GRPC.Client.Adapters.Mint}}
+      {Snakepit.GRPCWorker,
+       cmd: ["python3", "server.py"],
+       client: {Snakepit.GRPCWorker.Client.Stub, adapter: GRPC.Client.Adapters.Mint}}
 
   Its options are those of `GRPC.Stub.connect/2`. `Snakepit.GRPCWorker.channel/1` returns the `GRPC.Channel`, for the
   stubs that are generated from your own `.proto`. Snakepit is compiled without the package, and calls it by name. It was
