@@ -162,6 +162,37 @@ class Proto(unittest.TestCase):
             self.assertEqual(values.encode(value), message.SerializeToString(), value)
             self.assertEqual(values.decode(message.SerializeToString()), value)
 
+    def test_a_service_of_generated_code_is_served_beside_the_commands(self) -> None:
+        from snakepit_bridge.grpc import Server as Served
+
+        path = os.path.join(self.directory.name, "greeter.proto")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(
+                'syntax = "proto3"; package test; message Text { string text = 1; }'
+                "service Greeter { rpc Greet(Text) returns (Text); }"
+            )
+        outputs = [f"--{kind}_out={self.directory.name}" for kind in ("python", "grpc_python")]
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{self.directory.name}"]
+        subprocess.run([*command, *outputs, "greeter.proto"], check=True)
+        pb = importlib.import_module("greeter_pb2")
+        generated = importlib.import_module("greeter_pb2_grpc")
+
+        class Greeter(generated.GreeterServicer):  # type: ignore[name-defined, misc]
+            def Greet(self, request: Any, context: Any) -> Any:
+                return pb.Text(text=f"hello {request.text}")
+
+        server = Served()
+        server.add(lambda s: generated.add_GreeterServicer_to_server(Greeter(), s))
+        self.assertIn("test.Greeter", server.services)
+        port = server.grpc.add_insecure_port("127.0.0.1:0")
+        server.grpc.start()
+        self.addCleanup(lambda: server.grpc.stop(0).wait())
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub = generated.GreeterStub(channel)
+            self.assertEqual(stub.Greet(pb.Text(text="you"), timeout=60).text, "hello you")
+            ping = channel.unary_unary("/snakepit.Heartbeat/Ping")
+            self.assertRegex(ping(b"PING:1", timeout=60), rb"^PONG:1:")
+
     def test_requests(self) -> None:
         message = self.pb.ExecuteRequest(
             command="echo", arguments=self.generated({"value": 1}).map, session_id="s"
