@@ -34,6 +34,10 @@ def count(to):
         yield n
 
 @server.command
+def leave():
+    sys.exit("enough")
+
+@server.command
 def hold(seconds):
     print("held", flush=True)
     end = time.monotonic() + seconds
@@ -251,6 +255,7 @@ class Server(unittest.TestCase):
         self.assertIn("unexpected keyword", text)
         self.assertIn("TypeError", trace)
         self.assertEqual(self.execute(channel, "count", {"to": 1})[0], "TypeError")
+        self.assertEqual(self.execute(channel, "leave", {})[:2], ["SystemExit", "enough"])
         codes = grpc.StatusCode
         self.assertEqual(self.code(lambda: self.execute(channel, "ekko", {})), codes.UNIMPLEMENTED)
         method = channel.unary_unary("/snakepit.Commands/Execute")

@@ -18,6 +18,9 @@ SERVICE = "snakepit.Commands"
 
 _VALUE, _FAILURE = 1, 2
 
+#: `sys.exit` in a command would end its thread, and its caller would wait for ever.
+_RAISED = (Exception, SystemExit)
+
 
 class Call:
     """The call that a command is answering."""
@@ -78,7 +81,7 @@ class Commands:
                 result.close()
                 raise TypeError("the command answers with a stream: call it with execute_stream")
             return _value(result)
-        except Exception as error:
+        except _RAISED as error:
             return _failure(error)
         finally:
             self._places.release()
@@ -93,7 +96,7 @@ class Commands:
                 return
             for item in result:
                 yield _value(item)
-        except Exception as error:
+        except _RAISED as error:
             yield _failure(error)
         finally:
             # Also when the caller has gone: then this generator is closed at its `yield`.
@@ -142,7 +145,7 @@ def _value(result: Any) -> bytes:
     return wire.text(_VALUE, values.encode(result))
 
 
-def _failure(error: Exception) -> bytes:
+def _failure(error: BaseException) -> bytes:
     # Without this module's own frame.
     error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
     told = (type(error).__qualname__, str(error), "".join(traceback.format_exception(
