@@ -41,6 +41,14 @@ defmodule Snakepit.GuidesTest do
         do: assert(guide =~ "`#{field}`", "#{field} is not described")
   end
 
+  test "the snippets on gRPC workers and on migrating are taken from examples" do
+    for {guide, least} <- [{"grpc", 3}, {"migrating", 3}] do
+      paths = assert_taken_from_files(page("guides/#{guide}.md"))
+      assert length(paths) >= least
+      for path <- paths, do: assert(path =~ ~r"^examples/(grpc_service|migrating/)")
+    end
+  end
+
   test "every file that a guide points to is there" do
     for guide <- Path.wildcard(Path.join(@root, "guides/*.md")),
         do: assert_links(File.read!(guide), "guides")
