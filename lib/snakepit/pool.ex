@@ -154,6 +154,19 @@ defmodule Snakepit.Pool do
     end
   end
 
+  # For those who have a worker for longer than a function takes: streams. `give_back/2` follows, or the end of the caller.
+  @doc false
+  @spec lend(pool(), keyword()) :: {:ok, pid(), reference()} | {:error, Error.t()}
+  def lend(pool, opts), do: traced_checkout(pool, Options.validate!(opts, @with_worker))
+
+  @doc false
+  @spec give_back(pool(), reference()) :: :ok
+  def give_back(pool, lease), do: GenServer.cast(pool, {:checkin, lease})
+
+  @doc false
+  @spec with_worker_options() :: Options.schema()
+  def with_worker_options, do: @with_worker
+
   defp traced_checkout(pool, opts) do
     Telemetry.span([:snakepit, :checkout], %{pool: pool}, fn ->
       case checkout(pool, opts) do
