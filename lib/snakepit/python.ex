@@ -158,7 +158,8 @@ defmodule Snakepit.Python do
 
   A worker does one call at a time, in its main thread. With `:concurrency` it has an event loop there, and so many calls
   at a time: `async` functions run beside each other. Each other function runs to its end, as it would for anybody who
-  calls it in an event loop.
+  calls it in an event loop. A worker that is exchanged because of `:max_requests` or the like, or ended by
+  `:idle_timeout`, ends with the calls that it has then.
 
   ## Environments
 
@@ -203,7 +204,11 @@ defmodule Snakepit.Python do
   @spec start_link(keyword()) :: GenServer.on_start()
   def start_link(given) do
     opts = Snakepit.Python.Options.new!(given)
-    with {:ok, pool} <- Snakepit.Python.Options.pool(given, opts), do: Pool.start_link(pool)
+
+    with {:ok, pool} <- Snakepit.Python.Options.pool(given, opts) do
+      Snakepit.Python.Runtime.note(opts.name, opts.concurrency)
+      Pool.start_link(pool)
+    end
   end
 
   @doc """

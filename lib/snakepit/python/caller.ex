@@ -7,7 +7,7 @@ defmodule Snakepit.Python.Caller do
   # another one; what it may have begun is not.
 
   alias Snakepit.{Error, Pool, Worker}
-  alias Snakepit.Python.{Codec, Protocol}
+  alias Snakepit.Python.{Codec, Protocol, Runtime}
 
   @type result :: {:ok, term()} | {:error, Error.t() | Snakepit.Python.Error.t()}
 
@@ -39,7 +39,7 @@ defmodule Snakepit.Python.Caller do
   defp attempt(pool, packet, deadline, pool_opts) do
     pool_opts = [{:timeout, left(deadline)} | pool_opts]
 
-    case Pool.with_worker(pool, &ask(&1, packet, deadline), pool_opts) do
+    case with_worker(pool, &ask(&1, packet, deadline), pool_opts) do
       {:error, %Error{reason: :worker_down, written: 0}} ->
         attempt(pool, packet, deadline, tl(pool_opts))
 
@@ -48,6 +48,19 @@ defmodule Snakepit.Python.Caller do
 
       answer ->
         answer
+    end
+  end
+
+  # Workers that do several calls at a time are lent only to find out whose turn it is: they count their calls
+  # themselves.
+  defp with_worker(pool, fun, pool_opts) do
+    if Runtime.shared?(pool) do
+      with {:ok, worker, lease} <- Pool.lend(pool, pool_opts) do
+        Pool.give_back(pool, lease)
+        fun.(worker)
+      end
+    else
+      Pool.with_worker(pool, fun, pool_opts)
     end
   end
 

@@ -47,6 +47,15 @@ defmodule Snakepit.Python.Runtime do
     :ok
   end
 
+  @doc "Notes whether the workers of this pool do several calls at a time, and so have several callers."
+  @spec note(Snakepit.Pool.pool(), pos_integer()) :: true
+  def note(pool, 1), do: :ets.delete(__MODULE__, {:shared, pool})
+  def note(pool, _concurrency), do: :ets.insert(__MODULE__, {{:shared, pool}})
+
+  @doc "Whether a worker of this pool has several callers."
+  @spec shared?(Snakepit.Pool.pool()) :: boolean()
+  def shared?(pool), do: :ets.member(__MODULE__, {:shared, pool})
+
   @doc "Has the items of a stream sent to the caller, until `leave/1`."
   @spec enter() :: pos_integer()
   def enter do

@@ -27,6 +27,9 @@ defmodule Snakepit.Python.Stream do
 
     with {:ok, packet, _none} <- encode.(id, opts.ahead),
          {:ok, worker, lease} <- Pool.lend(pool, [{:timeout, opts.timeout} | pool_opts]) do
+      # It has others too: see `Caller`.
+      if Runtime.shared?(pool), do: Pool.give_back(pool, lease)
+
       %__MODULE__{
         pool: pool,
         worker: worker,

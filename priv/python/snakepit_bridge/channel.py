@@ -80,7 +80,7 @@ class Channel:
         self._writing = threading.Lock()
         self._state = threading.Condition(threading.Lock())
         self._leader = False
-        self._closed = False
+        self.closed = False
         self._pid = os.getpid()
         self._main = threading.get_ident()
         self._shield = 0
@@ -182,7 +182,7 @@ class Channel:
         self._enter()
         try:
             while not ready():
-                if self._closed:
+                if self.closed:
                     raise Closed
                 if self._interrupt and self._shield == 1 and self._is_main():
                     return
@@ -229,7 +229,7 @@ class Channel:
         while waits or select.select([self.reader], [], [], 0)[0]:
             data = os.read(self.reader, _READ)
             if not data:
-                self._closed = True
+                self.closed = True
                 return
             if not self._buffer and int.from_bytes(data[:4], "big") == len(data) - 4:
                 # One packet, and all of it: nearly always.
