@@ -9,7 +9,7 @@ defmodule Snakepit.Test.Python do
   @doc "Starts a pool that ends with the test, and returns its name."
   def python!(opts \\ []) do
     name = Module.concat(__MODULE__, "Pool#{System.unique_integer([:positive])}")
-    start_supervised!({Snakepit.Python, [name: name, size: 1] ++ opts}, id: name)
+    start_supervised!({Snakepit.Python, Keyword.merge([name: name, size: 1], opts)}, id: name)
     :ok = Snakepit.Pool.await_ready(name, @patience)
     name
   end

@@ -27,20 +27,12 @@ defmodule Snakepit.Python.Side do
   defp hear(<<@control, kind, message::binary>>, exports) do
     case Codec.decode(message) do
       {:ok, value, fds} -> heard(kind, value, fds, exports)
-      {:error, error} -> exit({:shutdown, error})
+      {:error, _unreadable} -> exit(:unexpected_output)
     end
   end
 
   # The answer to nothing that anybody has asked, or no packet of the bridge's at all: nobody can be sure of the next.
-  defp hear(_packet, _exports), do: exit({:shutdown, unexpected()})
-
-  defp unexpected do
-    %Snakepit.Error{
-      operation: :worker,
-      reason: :unexpected_output,
-      detail: "it wrote a packet that answers nothing"
-    }
-  end
+  defp hear(_packet, _exports), do: exit(:unexpected_output)
 
   defp heard(?c, [<<_::64>> = id, name, args], _fds, exports),
     do: Runtime.task(fn worker -> Exports.answer(exports, worker, id, name, args) end)
@@ -51,7 +43,7 @@ defmodule Snakepit.Python.Side do
   defp heard(?l, [level, logger, text], _fds, _exports) when is_map_key(@levels, level),
     do: Logger.log(@levels[level], "#{logger}: #{text}", python_logger: logger)
 
-  defp heard(_kind, _value, _fds, _exports), do: exit({:shutdown, unexpected()})
+  defp heard(_kind, _value, _fds, _exports), do: exit(:unexpected_output)
 
   @doc "The `:on_late` of a worker: interrupts what nobody waits for any more."
   @spec cancel(non_neg_integer()) :: pid()

@@ -85,6 +85,7 @@ class Channel:
         self._main = threading.get_ident()
         self._shield = 0
         self._interrupt = False
+        self._rung = False
         #: Requests that nobody has begun: tag, kind and payload.
         self.requests: deque[tuple[bytes, int, bytes]] = deque()
         self.canceled: set[bytes] = set()
@@ -135,6 +136,8 @@ class Channel:
     def _leave(self) -> None:
         if threading.get_ident() == self._main:
             self._shield -= 1
+            if self._rung and self._shield == 0:
+                self._listen()
             self._raise_if_due()
 
     def _raise_if_due(self) -> None:
@@ -158,22 +161,22 @@ class Channel:
 
     def ring(self, _number: int, _frame: Any) -> None:
         """The handler of SIGURG, in the main thread."""
-        if self._shield or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
+        # In the middle of something of ours, which listens when it is done.
+        self._rung = True
+        if self._shield == 0:
+            self._listen()
+            self._raise_if_due()
+
+    def _listen(self) -> None:
+        """Reads what the BEAM has rung for, unless another thread does, which rings in its turn."""
         self._shield += 1
         try:
-            with self._state:
-                if self._leader:
-                    # That thread reads it, and rings again.
-                    return
-                self._leader = True
-            try:
-                self._read(False)
-            finally:
-                self._resign()
+            self._rung = False
+            self.poll()
         finally:
             self._shield -= 1
-        self._raise_if_due()
 
     # Reading
 
