@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from . import channel, codec
+from . import channel, codec, worker
 from .serve import Server, SessionLost, described
 
 TYPE_CHECKING = False
@@ -69,6 +69,8 @@ class _Loop:
             answer = b"U", ["memory", str(refused)]
         except SessionLost:
             answer = b"U", ["session", ""]
+        except worker.Interrupted:
+            raise
         except BaseException as error:
             answer = b"X", described(error)
         finally:

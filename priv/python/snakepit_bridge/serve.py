@@ -71,7 +71,8 @@ class Server:
             answer = b"U", ["memory", str(refused)]
         except SessionLost:
             answer = b"U", ["session", ""]
-        except channel.Closed:
+        # The end of the process is not the call's to catch.
+        except (channel.Closed, worker.Interrupted):
             raise
         except BaseException as error:
             answer = b"X", described(error)
