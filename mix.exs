@@ -48,6 +48,7 @@ defmodule Snakepit.MixProject do
       extras: [
         "README.md",
         "guides/getting-started.md",
+        "guides/python.md",
         "guides/operation.md",
         "guides/monitoring.md",
         "guides/switching.md",
@@ -77,6 +78,10 @@ defmodule Snakepit.MixProject do
           Snakepit,
           Snakepit.Worker,
           Snakepit.Pool,
+          Snakepit.Python,
+          Snakepit.Python.Error,
+          Snakepit.Python.Session,
+          Snakepit.Python.Bytes,
           Snakepit.HeartbeatMonitor,
           Snakepit.HeartbeatMonitor.Health,
           Snakepit.Worker.Notify.Status,

@@ -34,6 +34,7 @@ defmodule Snakepit.Bench.Python do
 
   @impl true
   def run do
+    Process.flag(:trap_exit, true)
     # Interpreters that are ended are no news here.
     Logger.configure(level: :none)
     one_caller() ++ many_callers() ++ big() ++ items() ++ interpreters()

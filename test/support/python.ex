@@ -14,6 +14,14 @@ defmodule Snakepit.Test.Python do
     name
   end
 
+  @uv Path.expand("../../_build/uv/bin/uv", __DIR__)
+
+  @doc "The path of `uv`, if there is one: that of script/bootstrap, or the one in the PATH."
+  def uv, do: if(File.exists?(@uv), do: @uv, else: System.find_executable("uv"))
+
+  @doc "Why tests that need `uv` are skipped, or `false`."
+  def without_uv, do: if(uv(), do: false, else: "uv is missing: script/bootstrap --all")
+
   @doc "The OS pids of its workers."
   def os_pids(python), do: for(worker <- Snakepit.Pool.list_workers(python), do: worker.os_pid)
 
