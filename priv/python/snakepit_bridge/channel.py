@@ -180,7 +180,7 @@ class Channel:
 
     # Reading
 
-    def wait(self, ready: Callable[[], bool]) -> None:
+    def wait(self, ready: Callable[[], object]) -> None:
         """Returns when `ready` does; raises `Closed` when nothing will come any more."""
         self._enter()
         try:

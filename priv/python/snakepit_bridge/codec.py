@@ -1,8 +1,7 @@
 """MessagePack as it travels between the BEAM and a Python worker, by the standard library alone.
 
 What MessagePack has no type for is an extension; `native/snakepit_core/src/msgpack.rs` is the other
-side and has the table of them. Where the `msgpack` package is installed, `fast` reads and writes
-what is plain, and this module all the rest.
+side and has the table of them.
 """
 
 from __future__ import annotations
@@ -174,12 +173,12 @@ def extension(code: int, payload: bytes) -> Any:
     if code == 5:
         return datetime.time(*_TIME.unpack(payload))
     if code in (6, 7):
-        zone = None
-        if code == 7:
-            (offset,) = struct.unpack_from(">i", payload, 11)
-            zone = datetime.timezone(datetime.timedelta(seconds=offset))
         fields = _DATE.unpack_from(payload) + _TIME.unpack_from(payload, 4)
-        return datetime.datetime(*fields, tzinfo=zone)
+        when = datetime.datetime(*fields)
+        if code == 6:
+            return when
+        (offset,) = struct.unpack_from(">i", payload, 11)
+        return when.replace(tzinfo=datetime.timezone(datetime.timedelta(seconds=offset)))
     raise CodecError(f"malformed bytes: extension {code}")
 
 
@@ -192,7 +191,7 @@ def encode(value: Any, head: bytes = b"") -> bytearray:
         if isinstance(error.__cause__, OSError):
             raise
         way, what = _culprit(value, error)
-        raise CodecError(f"at {way}: {what}" if way else what) from None
+        raise CodecError(f"at {way.strip()}: {what}" if way else what) from None
     return out
 
 

@@ -45,12 +45,12 @@ class _Finder:
     """Sees that `logging` is imported, and attaches the handler behind it."""
 
     def __init__(self, send: Send, level: str) -> None:
-        self._attach = lambda: _attach(send, level)
+        self._attach: Callable[[], None] = lambda: _attach(send, level)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "logging":
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         import importlib.util
 
         spec = importlib.util.find_spec(name)

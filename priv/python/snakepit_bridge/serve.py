@@ -45,7 +45,10 @@ class Server:
         self.modules: dict[str, Any] = {}
         self.concurrency = 1
         self.loop: Any = None
-        channel.on_drop = lambda key: self.sessions.pop(key, None)
+        channel.on_drop = self.drop
+
+    def drop(self, key: Any) -> None:
+        self.sessions.pop(key, None)
 
     def serve(self) -> None:
         try:
@@ -125,7 +128,7 @@ class Server:
         target, args, kwargs, session = request
         return self.find(target, session)(*args, **kwargs)
 
-    def find(self, target: str, session: list[Any] | None) -> Callable[..., Any]:
+    def find(self, target: str, session: list[Any] | None) -> Any:
         if session is not None:
             kept = self.session(*session)
             if kept.target is not None:

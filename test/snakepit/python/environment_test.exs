@@ -60,13 +60,13 @@ defmodule Snakepit.Python.EnvironmentTest do
 
       assert [_begun, _rest] = String.split(log, "makes a Python environment")
       System.put_env("SNAKEPIT_UV", "/nowhere")
-      python = python!(python: given, init: "import six")
+      python = python!(python: given, init: "import six, sys")
       assert Python.eval!(python, "six.__version__") == "1.16.0"
       # Two environments at once.
-      other = python!()
-
-      assert {:error, %Python.Error{type: "ModuleNotFoundError"}} =
-               Python.eval(other, "import six")
+      other = python!(init: "import sys")
+      directory = python |> Python.eval!("sys.executable") |> Path.dirname() |> Path.dirname()
+      assert Python.eval!(python, "sys.prefix") == directory
+      refute Python.eval!(other, "sys.prefix") == directory
     end
 
     test "fails with the end of what it has said, and leaves nothing", %{dir: dir} do
