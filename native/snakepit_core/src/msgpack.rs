@@ -1,11 +1,11 @@
-//! MessagePack as it travels between the BEAM and a Python worker.
+//! `MessagePack` as it travels between the BEAM and a Python worker.
 //!
-//! What MessagePack has no type for is an extension. `snakepit_bridge/codec.py` is the other side.
+//! What `MessagePack` has no type for is an extension. `snakepit_bridge/codec.py` is the other side.
 //!
 //! | code | what | payload |
 //! |---|---|---|
 //! | 1 | integer beyond 64 bits | sign (0 or 1), then the magnitude, least significant byte first |
-//! | 2 | tuple | an array, as MessagePack |
+//! | 2 | tuple | an array, as `MessagePack` |
 //! | 3 | atom | its name |
 //! | 4 | date | year `i16`, month, day |
 //! | 5 | time | hour, minute, second, microseconds `u32` |

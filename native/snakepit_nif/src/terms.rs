@@ -55,6 +55,7 @@ pub fn errno_atom(env: Env, errno: Errno) -> Atom {
 }
 
 /// What the system has said, or `einval`.
+#[cfg(target_os = "linux")]
 pub fn errno_of(env: Env, error: &Error) -> Atom {
     match error {
         Error::Os { errno, .. } => errno_atom(env, *errno),
