@@ -329,6 +329,36 @@ defmodule Snakepit.PythonTest do
     receive do: ({:result, result} -> result)
   end
 
+  # Those that there are besides the system's own, as by pyenv or deadsnakes.
+  @versions for minor <- 9..14,
+                path = System.find_executable("python3.#{minor}"),
+                match?({_, 0}, System.cmd(path, ["-c", ""], stderr_to_stdout: true)),
+                do: {minor, path}
+
+  for {minor, path} <- @versions do
+    test "Python 3.#{minor} does all of it" do
+      init = "import sys, time\nasync def f(x):\n    return x\ndef g(n):\n    yield from range(n)"
+      exports = [{"double", &(&1 * 2)}]
+
+      python =
+        python!(python: unquote(path), init: init, exports: exports, interrupt_timeout: 30_000)
+
+      assert Python.eval!(python, "list(sys.version_info[:2])") == [3, unquote(minor)]
+      term = term(4)
+      assert {:ok, ^term} = Python.eval(python, "x", %{x: term}, timeout: 60_000)
+      data = :crypto.strong_rand_bytes(1_000_000)
+      assert Python.call!(python, "bytes", [data]) == data
+      assert Python.call!(python, "f", [1]) == 1
+      assert python |> Python.stream("g", [500]) |> Enum.sum() == 124_750
+      assert Python.call!(python, "snakepit_bridge.call", ["double", 21]) == 42
+
+      assert {:error, %Error{reason: :timeout}} =
+               Python.call(python, "time.sleep", [600], timeout: 100)
+
+      assert {:error, %Python.Error{}} = Python.call(python, "int", ["x"], timeout: 60_000)
+    end
+  end
+
   test "wrong options raise before anything starts" do
     for {opts, text} <- [
           {[size: 1], "the option :name is required"},

@@ -50,7 +50,13 @@ defmodule Snakepit.Python.Sessions do
   # The pool may be busy, or gone. A worker that is busy reads it before its next request.
   defp drop(session) do
     Runtime.task(fn _self ->
-      for %{pid: pid} <- Pool.list_workers(session.pool), pid, do: Protocol.drop(pid, session.key)
+      for worker <- workers(session.pool), worker, do: Protocol.drop(worker, session.key)
     end)
+  end
+
+  defp workers(pool) do
+    for %{pid: worker} <- Pool.list_workers(pool), do: worker
+  catch
+    :exit, _gone -> []
   end
 end
