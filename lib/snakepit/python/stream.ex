@@ -14,7 +14,18 @@ defmodule Snakepit.Python.Stream do
   @close_timeout 2_000
 
   @enforce_keys [:pool, :worker, :lease, :id, :request, :half, :timeout]
-  defstruct [:pool, :worker, :lease, :id, :request, :half, :timeout, used: 0, ended?: false]
+  defstruct [
+    :pool,
+    :worker,
+    :lease,
+    :id,
+    :request,
+    :half,
+    :timeout,
+    :failure,
+    used: 0,
+    ended?: false
+  ]
 
   @doc "A stream of the request that `encode` returns for an id and the credit that it begins with."
   @spec new(Pool.pool(), keyword(), map(), (pos_integer(), pos_integer() -> term())) ::
@@ -58,7 +69,8 @@ defmodule Snakepit.Python.Stream do
 
       {:DOWN, ^request, :process, _worker, reason} ->
         error = Error.from_exit(reason)
-        raise %{error | operation: :stream, reason: :worker_down}
+        error = %{error | operation: :stream, reason: :worker_down}
+        {:halt, %{stream | ended?: true, failure: error}}
     after
       stream.timeout -> raise late()
     end
@@ -97,16 +109,16 @@ defmodule Snakepit.Python.Stream do
       {:halt, stream}
     else
       failure ->
-        # Order: a stream that raises here is closed by nobody else.
-        close(stream)
         {:error, error} = Caller.result(failure, :stream)
-        raise error
+        {:halt, %{stream | failure: error}}
     end
   end
 
+  # Order: what it failed with is raised when everything is given back. Whoever raises before is closed as it was then.
   defp close(%{ended?: true} = stream) do
     Runtime.leave(stream.id)
     Pool.give_back(stream.pool, stream.lease)
+    if stream.failure, do: raise(stream.failure)
   end
 
   # Order: the worker is given back when the generator is closed, and not while it still runs for nobody.

@@ -97,8 +97,10 @@ class Channel:
         self.credit: dict[bytes, int] = {}
         self.returned: dict[bytes, Callable[[], Any] | None] = {}
         self.on_drop: Callable[[Any], None] = lambda _key: None
-        #: Told of each cancel and credit; for those who do not wait in here.
+        #: Told of each cancel and credit, and of requests and the end, in whatever thread has read them: for those
+        #: who do not wait in here.
         self.on_news: Callable[[bytes], None] = lambda _tag: None
+        self.on_request: Callable[[], None] = lambda: None
 
     # Writing
 
@@ -233,6 +235,7 @@ class Channel:
             data = os.read(self.reader, _READ)
             if not data:
                 self.closed = True
+                self.on_request()
                 return
             if not self._buffer and int.from_bytes(data[:4], "big") == len(data) - 4:
                 # One packet, and all of it: nearly always.
@@ -260,6 +263,7 @@ class Channel:
         tag, kind = packet[:7], packet[7]
         if tag != CONTROL:
             self.requests.append((tag, kind, packet))
+            self.on_request()
         elif kind == 0x78:  # x
             self._cancel(packet[8:])
         elif kind == 0x6E:  # n

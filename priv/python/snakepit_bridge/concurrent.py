@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 from . import channel, codec, worker
 from .serve import Server, SessionLost, described
@@ -26,13 +27,15 @@ class _Loop:
         self.server = server
         self.channel = server.channel
         self.tasks: dict[bytes, asyncio.Task[None]] = {}
-        #: Streams that wait for credit, or for their end.
-        self.waiting: dict[bytes, asyncio.Event] = {}
+        #: Of each stream, its task and what it waits for when it has no credit.
+        self.streams: dict[bytes, tuple[asyncio.Task[Any], asyncio.Event]] = {}
         self.ended = asyncio.Event()
+        self.reading = False
 
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.channel.on_news = self.news
+        self.loop = loop = asyncio.get_running_loop()
+        self.channel.on_news = lambda key: self.soon(self.news, key)
+        self.channel.on_request = lambda: self.soon(self.begin)
         loop.add_reader(self.channel.reader, self.readable)
         try:
             self.begin()
@@ -41,12 +44,24 @@ class _Loop:
             loop.remove_reader(self.channel.reader)
 
     def readable(self) -> None:
-        self.channel.poll()
+        self.reading = True
+        try:
+            self.channel.poll()
+        finally:
+            self.reading = False
         self.begin()
-        if self.channel.closed:
-            self.ended.set()
+
+    def soon(self, function: Any, *args: Any) -> None:
+        """What was read in another thread or in a signal handler has to wake the loop."""
+        if self.reading and threading.current_thread() is threading.main_thread():
+            if function == self.news:
+                self.news(*args)
+        else:
+            self.loop.call_soon_threadsafe(function, *args)
 
     def begin(self) -> None:
+        if self.channel.closed:
+            self.ended.set()
         requests = self.channel.requests
         while requests:
             tag, kind, packet = requests.popleft()
@@ -56,8 +71,12 @@ class _Loop:
         """A request was canceled, or a stream has other credit."""
         if key in self.tasks:
             self.tasks[key].cancel()
-        if key in self.waiting:
-            self.waiting[key].set()
+        if key in self.streams:
+            task, event = self.streams[key]
+            if self.channel.credit[key] < 0:
+                task.cancel()
+            else:
+                event.set()
 
     async def handle(self, tag: bytes, kind: int, packet: bytes) -> None:
         answer: tuple[bytes, Any]
@@ -105,7 +124,9 @@ class _Loop:
     async def stream(self, key: bytes, credit: int, result: Any) -> None:
         ours, sent = self.channel, 0
         ours.credit[key] = credit
-        event = self.waiting[key] = asyncio.Event()
+        event, task = asyncio.Event(), asyncio.current_task()
+        assert task is not None
+        self.streams[key] = task, event
         source = result if hasattr(result, "__anext__") else _stepwise(iter(result))
         try:
             while True:
@@ -121,7 +142,7 @@ class _Loop:
                 ours.control(b"i" + key, item)
                 sent += 1
         finally:
-            del ours.credit[key], self.waiting[key]
+            del ours.credit[key], self.streams[key]
             if hasattr(source, "aclose"):
                 await source.aclose()
 

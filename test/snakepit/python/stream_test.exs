@@ -29,6 +29,10 @@ defmodule Snakepit.Python.StreamTest do
       for i in range(n):
           await asyncio.sleep(0)
           yield i
+  async def nap():
+      import asyncio
+      yield 1
+      await asyncio.sleep(600)
   def state(): return [len(made), len(closed)]
   """
 
@@ -89,10 +93,13 @@ defmodule Snakepit.Python.StreamTest do
     end
 
     assert Agent.get(seen, & &1) == 5
+    [os_pid] = os_pids(python)
 
     assert_raise Python.Error, ~r/^TypeError/, fn ->
       python |> Python.stream("abs", [1]) |> Enum.to_list()
     end
+
+    assert os_pids(python) == [os_pid]
 
     ExUnit.CaptureLog.capture_log(fn ->
       assert_raise Error, ~r/stream failed/, fn ->
@@ -120,6 +127,10 @@ defmodule Snakepit.Python.StreamTest do
     streams = for n <- [10, 20, 30], do: Python.stream(python, "later", [n])
     assert streams |> Stream.zip() |> Enum.count() == 10
     assert python |> Python.stream("count") |> Enum.take(100) |> length() == 100
+    # In the middle of something long, while another one goes on.
+    [os_pid] = os_pids(python)
+    assert python |> Python.stream("nap") |> Enum.take(1) == [1]
+    assert os_pids(python) == [os_pid]
     eventually(fn -> match?([_, 1], Python.call!(python, "state")) end)
   end
 

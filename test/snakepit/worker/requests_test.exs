@@ -119,7 +119,7 @@ defmodule Snakepit.Worker.RequestsTest do
       {[], requests} = Requests.add(requests, :b, {self(), :b}, "b")
       assert {{:a, nil}, "a", [_b], requests} = Requests.answered(requests, packet)
       refute Requests.owes?(requests, :a)
-      assert {[], [{_self, :b}]} = Requests.callers(requests)
+      assert {[{_self, :b}], []} = Requests.callers(requests)
     end
   end
 end
