@@ -12,7 +12,7 @@ defmodule Snakepit.Bench.Python do
   alias Snakepit.Bench.Turns
   alias Snakepit.{Pool, Python}
 
-  @turns [rounds: 30, within_ms: 30_000]
+  @turns [rounds: 30, within_ms: 20_000]
   @calls 300
   @workers 4
   @callers 64
@@ -47,7 +47,10 @@ defmodule Snakepit.Bench.Python do
     {name, pool}
   end
 
-  defp stop({_name, pool}), do: GenServer.stop(pool, :shutdown, :infinity)
+  defp stop({_name, pool}) do
+    Process.unlink(pool)
+    GenServer.stop(pool, :shutdown, :infinity)
+  end
 
   defp port do
     python = System.find_executable("python3")
@@ -185,7 +188,7 @@ defmodule Snakepit.Bench.Python do
       end
     ]
 
-    rounds = Turns.each(ways, label: "100 MB there and back", rounds: 8, within_ms: 120_000)
+    rounds = Turns.each(ways, label: "100 MB there and back", rounds: 8, within_ms: 60_000)
     stop(pool)
 
     [
@@ -254,7 +257,7 @@ defmodule Snakepit.Bench.Python do
     ]
 
     rounds =
-      Turns.each(ways, label: "#{@interpreters} interpreters", rounds: 6, within_ms: 120_000)
+      Turns.each(ways, label: "#{@interpreters} interpreters", rounds: 6, within_ms: 60_000)
 
     [
       row(
