@@ -335,7 +335,7 @@ defmodule Snakepit.Python do
     Sessions.enter(session)
     encode = &Protocol.eval("", %{}, Session.carried(session, true), &1)
     # Any worker will do, whatever the affinity: it is nobody's yet.
-    pool_opts = [key: session.key, affinity: :hint]
+    pool_opts = %{key: session.key, affinity: :hint}
 
     case Caller.request(python, encode, opts.timeout, pool_opts, :session) do
       {:ok, nil} ->
@@ -366,9 +366,7 @@ defmodule Snakepit.Python do
   defp options([]), do: @call_defaults
   defp options(opts), do: Options.validate!(opts, @call)
 
-  defp affinity(%Session{} = session), do: [key: session.key, affinity: session.affinity]
-  defp affinity(%{key: nil}), do: []
-  defp affinity(opts), do: [key: opts.key, affinity: opts.affinity]
+  defp affinity(%{key: key, affinity: affinity}), do: %{key: key, affinity: affinity}
 
   defp kwargs([]), do: %{}
   defp kwargs(given), do: Map.new(given, fn {name, value} -> {to_string(name), value} end)

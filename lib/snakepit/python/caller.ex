@@ -15,7 +15,7 @@ defmodule Snakepit.Python.Caller do
   Sends the packet that `encode` returns, which is called again with `true` if the worker may not open memory files, and
   returns what the answer says.
   """
-  @spec request(Pool.pool(), (boolean() -> term()), timeout(), keyword(), atom()) :: result()
+  @spec request(Pool.pool(), (boolean() -> term()), timeout(), map(), atom()) :: result()
   def request(pool, encode, timeout, pool_opts, operation) do
     with {:ok, packet, files} <- encode.(false) do
       deadline = if timeout == :infinity, do: :infinity, else: now() + timeout
@@ -37,11 +37,11 @@ defmodule Snakepit.Python.Caller do
   end
 
   defp attempt(pool, packet, deadline, pool_opts) do
-    pool_opts = [{:timeout, left(deadline)} | pool_opts]
+    opts = Map.put(pool_opts, :timeout, left(deadline))
 
-    case with_worker(pool, &ask(&1, packet, deadline), pool_opts) do
+    case with_worker(pool, &ask(&1, packet, deadline), opts) do
       {:error, %Error{reason: :worker_down, written: 0}} ->
-        attempt(pool, packet, deadline, tl(pool_opts))
+        attempt(pool, packet, deadline, pool_opts)
 
       {:bad_answer, worker, error} ->
         {:error, replace(pool, worker, error)}
@@ -68,10 +68,15 @@ defmodule Snakepit.Python.Caller do
   defp ask(worker, packet, deadline) do
     with {:ok, answer} <- Worker.request(worker, packet, left(deadline)) do
       case Protocol.answer(answer) do
-        {:ok, value, []} -> {:ok, value}
-        {:ok, value, fds} -> with _told <- Protocol.mapped(worker, fds), do: {:ok, value}
-        {:error, error} -> {:bad_answer, worker, error}
-        other -> other
+        {:ok, value, fds} ->
+          Protocol.mapped(worker, fds)
+          {:ok, value}
+
+        {:error, error} ->
+          {:bad_answer, worker, error}
+
+        other ->
+          other
       end
     end
   end

@@ -28,7 +28,7 @@ defmodule Snakepit.Python.Stream do
   ]
 
   @doc "A stream of the request that `encode` returns for an id and the credit that it begins with."
-  @spec new(Pool.pool(), keyword(), map(), (pos_integer(), pos_integer() -> term())) ::
+  @spec new(Pool.pool(), map(), map(), (pos_integer(), pos_integer() -> term())) ::
           Enumerable.t()
   def new(pool, pool_opts, opts, encode),
     do: Stream.resource(fn -> open(pool, pool_opts, opts, encode) end, &next/1, &close/1)
@@ -37,7 +37,7 @@ defmodule Snakepit.Python.Stream do
     id = Runtime.enter()
 
     with {:ok, packet, _none} <- encode.(id, opts.ahead),
-         {:ok, worker, lease} <- Pool.lend(pool, [{:timeout, opts.timeout} | pool_opts]) do
+         {:ok, worker, lease} <- Pool.lend(pool, Map.put(pool_opts, :timeout, opts.timeout)) do
       # It has others too: see `Caller`.
       if Runtime.shared?(pool), do: Pool.give_back(pool, lease)
 
