@@ -57,6 +57,7 @@ defmodule Snakepit.MixProject do
       extras: [
         "README.md",
         "guides/getting-started.md",
+        "guides/python.md",
         "guides/operation.md",
         "guides/monitoring.md",
         "guides/dashboard.md",
@@ -99,6 +100,10 @@ defmodule Snakepit.MixProject do
           Snakepit,
           Snakepit.Worker,
           Snakepit.Pool,
+          Snakepit.Python,
+          Snakepit.Python.Error,
+          Snakepit.Python.Session,
+          Snakepit.Python.Bytes,
           Snakepit.GRPCWorker,
           Snakepit.GRPCWorker.Client,
           Snakepit.GRPCWorker.Client.HTTP2,

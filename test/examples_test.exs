@@ -126,6 +126,23 @@ defmodule Snakepit.ExamplesTest do
     assert Enum.sort(waited) == for(time <- [100, 500, 900], do: "waited for #{time} ms")
   end
 
+  test "a pool of NumPy workers from PyPI" do
+    if uv = Snakepit.Test.Python.uv() do
+      # Once for all runs.
+      dir = Path.expand("_build/python_environments")
+      output = run("python_numpy.exs", [{"SNAKEPIT_UV", uv}, {"SNAKEPIT_PYTHON_DIR", dir}])
+      assert output =~ "an exception: numpy.linalg.LinAlgError: Singular matrix\n"
+      assert output =~ "the sum of a million numbers: 500000500000\nthe first root: 1.0\n"
+    else
+      IO.puts("skipped: the NumPy example, uv is missing: script/bootstrap --all")
+    end
+  end
+
+  test "a tokenizer in Python that streams, and calls the application" do
+    output = run("python_tokenizer.exs")
+    assert output =~ "Snakes 6\n, 1\nin 2\na 1\npit 3\n. 1\nsung: la la la\n"
+  end
+
   test "a gRPC service of ten lines" do
     output = run("grpc_service.exs", [{"SNAKEPIT_EXAMPLE_PYTHON", GRPC.python()}])
 

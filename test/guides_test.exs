@@ -16,6 +16,11 @@ defmodule Snakepit.GuidesTest do
         do: assert(languages_without_file(File.read!(guide)) -- ~w(console text) == [], guide)
   end
 
+  test "the snippets on Python are taken from examples that are tested" do
+    paths = assert_taken_from_files(page("guides/python.md"))
+    assert length(paths) == 7
+  end
+
   test "the snippets on operation are taken from an example and a test" do
     paths = assert_taken_from_files(page("guides/operation.md"))
     assert "examples/operation.exs" in paths and "test/integration/servers_test.exs" in paths

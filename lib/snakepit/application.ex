@@ -77,6 +77,8 @@ defmodule Snakepit.Application do
 
     children = [
       supervisor(Snakepit.Supervisor, core, :rest_for_one),
+      # Order: before those who use it.
+      Snakepit.Python.Runtime,
       {DynamicSupervisor, name: Snakepit.WorkerSupervisor, strategy: :one_for_one},
       supervisor(Snakepit.PoolSupervisor, Enum.map(config.pools, &{Pool, &1}), :one_for_one)
     ]

@@ -176,6 +176,11 @@ defmodule Snakepit.Config do
       doc: """
       pools that start and end with Snakepit: for each the options of `Snakepit.Pool.start_link/1`, with a `:name`
       """
+    ],
+    python_environments: [
+      type: {:custom, &is_list/1, "a list of environments"},
+      default: [],
+      doc: "what `mix snakepit.python.setup` makes"
     ]
   ]
 

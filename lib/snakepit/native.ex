@@ -336,6 +336,32 @@ defmodule Snakepit.Native do
           {[binary()], non_neg_integer(), :rest | :too_long | :more}
   def lines_cut(_data, _from, _limit), do: unloaded()
 
+  # A packet for a Python worker that begins with `head`, and the memory files that it names. Bytes of `beyond` and more
+  # go into those. `:large` if that is for `python_encode_large/3`. An error has the way to the part that cannot be
+  # carried, that part, and why.
+  @type step :: {:index, non_neg_integer()} | {:key | :inner, term()}
+  @type refusal :: {:error, [step()], term(), String.t()} | {:error, {:memory, atom()}}
+  @spec python_encode(binary(), term(), pos_integer()) ::
+          {:ok, binary(), [reference()]} | :large | refusal()
+  def python_encode(_head, _term, _beyond), do: unloaded()
+
+  # On a dirty scheduler.
+  @spec python_encode_large(binary(), term(), pos_integer()) ::
+          {:ok, binary(), [reference()]} | refusal()
+  def python_encode_large(_head, _term, _beyond), do: unloaded()
+
+  # The term of a message, and the descriptors of its sender that were mapped. `:large` if that is for
+  # `python_decode_large/1`.
+  @spec python_decode(binary()) :: {:ok, term(), [non_neg_integer()]} | :large | {:error, atom()}
+  def python_decode(_message), do: unloaded()
+
+  # On a dirty scheduler.
+  @spec python_decode_large(binary()) :: {:ok, term(), [non_neg_integer()]} | {:error, atom()}
+  def python_decode_large(_message), do: unloaded()
+
+  @spec memory_close([reference()]) :: :ok
+  def memory_close(_files), do: unloaded()
+
   @spec pipe_close(reference()) :: :ok
   def pipe_close(_pipe), do: unloaded()
 

@@ -133,11 +133,10 @@ defmodule Snakepit.Pool do
   #{Options.docs(@with_worker)}
 
   """
-  @spec with_worker(pool(), (pid() -> result), keyword()) :: result | {:error, Error.t()}
+  @spec with_worker(pool(), (pid() -> result), keyword() | map()) :: result | {:error, Error.t()}
         when result: term()
   def with_worker(pool, fun, opts \\ []) when is_function(fun, 1) do
-    # Most callers have none, and this is done for each call.
-    opts = if opts == [], do: @with_worker_defaults, else: Options.validate!(opts, @with_worker)
+    opts = checkout_options(opts)
 
     with {:ok, worker, lease} <- traced_checkout(pool, opts) do
       monitor = Process.monitor(worker)
@@ -154,6 +153,24 @@ defmodule Snakepit.Pool do
       end
     end
   end
+
+  # For those who have a worker for longer than a function takes: streams. `give_back/2` follows, or the end of the caller.
+  @doc false
+  @spec lend(pool(), keyword() | map()) :: {:ok, pid(), reference()} | {:error, Error.t()}
+  def lend(pool, opts), do: traced_checkout(pool, checkout_options(opts))
+
+  # Done for each call: most callers have none, and those of Snakepit itself, which are a map, are right.
+  defp checkout_options([]), do: @with_worker_defaults
+  defp checkout_options(%{} = opts), do: Map.merge(@with_worker_defaults, opts)
+  defp checkout_options(opts), do: Options.validate!(opts, @with_worker)
+
+  @doc false
+  @spec give_back(pool(), reference()) :: :ok
+  def give_back(pool, lease), do: GenServer.cast(pool, {:checkin, lease})
+
+  @doc false
+  @spec with_worker_options() :: Options.schema()
+  def with_worker_options, do: @with_worker
 
   defp traced_checkout(pool, opts) do
     Telemetry.span([:snakepit, :checkout], %{pool: pool}, fn ->

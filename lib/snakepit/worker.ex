@@ -513,6 +513,16 @@ defmodule Snakepit.Worker do
     call(worker, request, :request, timeout)
   end
 
+  # As `request/3`, for callers who do something else meanwhile. The answer comes as `{reference, {:ok, packet}}` or
+  # `{reference, {:error, error}}`; the reference is a monitor too.
+  @doc false
+  @spec begin_request(pid(), binary()) :: reference()
+  def begin_request(worker, data) do
+    request = Process.monitor(worker)
+    send(worker, {:"$gen_call", {self(), request}, {:talk, {:request, data}, :infinity}})
+    request
+  end
+
   # The worker says that the time is up: then it knows that nobody got what it had.
   defp talk(worker, request, operation, timeout) do
     request = {:talk, request, Deadline.new(timeout)}

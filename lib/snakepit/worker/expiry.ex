@@ -11,20 +11,33 @@ defmodule Snakepit.Worker.Expiry do
   """
   @type ref :: {:due, integer(), term()} | {:monitor, reference()}
 
-  @doc "Returns the reference of a new request. Its deadline is to be set as the alarm as well."
-  @spec watch(GenServer.from(), Deadline.t()) :: ref()
-  def watch({pid, _tag}, :infinity), do: {:monitor, Process.monitor(pid)}
-  def watch({_pid, tag}, deadline), do: {:due, deadline, tag}
+  @doc """
+  Returns the reference of a new request. Its deadline is to be set as the alarm as well. With `both?` the end of its
+  caller counts in any case.
+  """
+  @spec watch(GenServer.from(), Deadline.t(), boolean()) :: ref()
+  def watch({pid, _tag}, :infinity, _both?), do: {:monitor, Process.monitor(pid)}
+
+  def watch({pid, _tag}, deadline, true),
+    do: {:due, deadline, {:monitor, Process.monitor(pid)}}
+
+  def watch({_pid, tag}, deadline, false), do: {:due, deadline, tag}
 
   @doc "It has been answered."
   @spec release(ref()) :: true
+  def release({:due, _deadline, {:monitor, monitor}}), do: Process.demonitor(monitor)
   def release({:due, _deadline, _tag}), do: true
   def release({:monitor, monitor}), do: Process.demonitor(monitor)
 
   @doc "The caller behind this monitor is gone. Returns the requests whose answers are late."
   @spec caller_gone(Output.t() | nil, reference()) :: {[ref()], Output.t() | nil}
   def caller_gone(nil, _monitor), do: {[], nil}
-  def caller_gone(output, monitor), do: expire({:monitor, monitor}, output)
+
+  def caller_gone(output, monitor) do
+    ref = {:monitor, monitor}
+    known = if output.on_late, do: Requests.awaited(output.requests), else: []
+    expire(Enum.find(known, ref, &match?({:due, _deadline, ^ref}, &1)), output)
+  end
 
   @doc "This alarm has gone off. Returns the requests whose time is up and whose answers are late."
   @spec alarm(Output.t() | nil, reference()) :: {[ref()], Output.t() | nil}

@@ -137,6 +137,7 @@ defmodule Snakepit.Worker.Options do
           in_flight: pos_integer(),
           tag: {:bytes, 1..8} | nil,
           answer_timeout: pos_integer(),
+          on_late: (non_neg_integer() -> term()) | nil,
           output: Sink.to() | :read,
           active: true | :once | pos_integer() | nil,
           linger: non_neg_integer(),

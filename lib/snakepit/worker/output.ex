@@ -10,7 +10,17 @@ defmodule Snakepit.Worker.Output do
   alias Snakepit.Output.{File, Sink, Tail}
 
   @enforce_keys [:kind, :packet]
-  defstruct [:kind, :packet, :source, :error, :input, :fault, :alarm, requests: %Requests{}]
+  defstruct [
+    :kind,
+    :packet,
+    :source,
+    :error,
+    :input,
+    :fault,
+    :alarm,
+    :on_late,
+    requests: %Requests{}
+  ]
 
   @typedoc """
   `source` and `error` are the output streams that pass through the BEAM. `fault` is what the process has done that
@@ -24,6 +34,7 @@ defmodule Snakepit.Worker.Output do
           input: Input.t() | nil,
           requests: Requests.t(),
           alarm: Alarm.t(),
+          on_late: (non_neg_integer() -> term()) | nil,
           fault: :max_packet | :unexpected_output | nil
         }
 
@@ -47,6 +58,7 @@ defmodule Snakepit.Worker.Output do
       source: ends.output && Sources.output(options, ends.output),
       error: ends.error && Sources.error(options, ends.error),
       input: ends.input && input(options, ends.input),
+      on_late: options.on_late,
       requests: Requests.new(options.in_flight, tag_bytes(options.tag))
     }
   end
@@ -151,8 +163,14 @@ defmodule Snakepit.Worker.Output do
   end
 
   @doc "Writes data, then answers `from`."
-  def write(%__MODULE__{requests: %{tag_bytes: bytes}} = output, from, _data, _deadline)
-      when bytes != nil,
+  # Where packets that answer nothing have somebody who gets them, others may be written as well.
+  def write(
+        %__MODULE__{requests: %{tag_bytes: bytes}, source: %{sink: %{to: to}}} = output,
+        from,
+        _data,
+        _deadline
+      )
+      when bytes != nil and not is_function(to, 1),
       do: refuse(output, from, :write, "its packets have a :tag, so that it takes requests only")
 
   def write(%__MODULE__{input: input} = output, from, data, deadline) when input != nil do
@@ -204,7 +222,7 @@ defmodule Snakepit.Worker.Output do
     do: output
 
   defp ask_process(output, from, data, deadline) do
-    ref = Expiry.watch(from, deadline)
+    ref = Expiry.watch(from, deadline, output.on_late != nil)
     {next, requests} = Requests.add(output.requests, ref, from, data)
     alarm = Alarm.set(output.alarm, deadline)
     output = send_all(%{output | requests: requests, alarm: alarm}, next)
@@ -350,7 +368,10 @@ defmodule Snakepit.Worker.Output do
   def close(%__MODULE__{} = output, detail) do
     if output.input, do: Input.close(output.input)
     error = %Error{operation: :request, reason: :worker_down, detail: detail}
-    for from <- Requests.callers(output.requests), do: GenServer.reply(from, {:error, error})
+    {asked, waiting} = Requests.callers(output.requests)
+    for from <- asked, do: GenServer.reply(from, {:error, error})
+    # Somebody else may be asked for what the process has not seen.
+    for from <- waiting, do: GenServer.reply(from, {:error, %{error | written: 0}})
     Enum.each(Requests.refs(output.requests), &Expiry.release/1)
     Alarm.cancel(output.alarm)
     close = fn source -> source && close_source(source, error) end

@@ -111,18 +111,20 @@ defmodule Snakepit.Worker.Requests do
   @spec owes?(t(), ref()) :: boolean()
   def owes?(requests, ref), do: number(requests, ref) != nil
 
-  defp number(%{sent: sent}, ref),
+  @doc "The number, or tag, of a request that is with the process; `nil` if it is not."
+  @spec number(t(), ref()) :: non_neg_integer() | nil
+  def number(%{sent: sent}, ref),
     do: Enum.find_value(sent, fn {number, {other, _from}} -> other == ref && number end)
 
   @doc "Whether nobody has asked for anything."
   @spec idle?(t()) :: boolean()
   def idle?(%{sent: sent}), do: map_size(sent) == 0
 
-  @doc "Those who still wait."
-  @spec callers(t()) :: [GenServer.from()]
+  @doc "Those who wait for the process, and those whose requests it has not been sent."
+  @spec callers(t()) :: {[GenServer.from()], [GenServer.from()]}
   def callers(%{sent: sent, waiting: waiting}) do
-    for({_number, {_ref, from}} <- sent, from != nil, do: from) ++
-      for(%{from: from} <- :queue.to_list(waiting), do: from)
+    {for({_number, {_ref, from}} <- sent, from != nil, do: from),
+     for(%{from: from} <- :queue.to_list(waiting), do: from)}
   end
 
   @doc "The references of those that somebody still waits for."

@@ -4,7 +4,7 @@ defmodule Snakepit.Worker.Talk do
   # What callers ask of the streams of a worker's process, and the messages that its streams cause.
 
   alias Snakepit.Pipe
-  alias Snakepit.Worker.{Alarm, Deadline, Expiry, Input, Options, Output}
+  alias Snakepit.Worker.{Alarm, Deadline, Expiry, Input, Options, Output, Requests}
 
   @type request ::
           {:write, binary()}
@@ -80,8 +80,10 @@ defmodule Snakepit.Worker.Talk do
   defp do_info(_other, output, _options), do: output
 
   defp expired({late, output}, options) do
-    for request <- late,
-        do: Process.send_after(self(), {:answer_due, request}, options.answer_timeout)
+    for request <- late do
+      Process.send_after(self(), {:answer_due, request}, options.answer_timeout)
+      if options.on_late, do: options.on_late.(Requests.number(output.requests, request))
+    end
 
     output
   end

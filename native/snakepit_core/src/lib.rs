@@ -27,6 +27,7 @@
 //! | [`dead_runs`] | what dead runs have left behind, found and ended |
 //! | [`terminal`] | what a person's terminal was set to |
 //! | `usage` | what the processes of one tree use (Linux) |
+//! | [`msgpack`], `memory_file` | what travels between the BEAM and Python, through the pipe and beside it (Linux) |
 //! | [`self_test`] | what this place lets a process do |
 //! | `doctor` | the same for people, with costs and remedies (Linux) |
 
@@ -52,6 +53,9 @@ pub mod ledger;
 pub mod lineage;
 pub mod lock;
 pub mod marker;
+#[cfg(target_os = "linux")]
+pub mod memory_file;
+pub mod msgpack;
 pub mod obituary;
 mod os;
 pub mod pid;

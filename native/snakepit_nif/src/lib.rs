@@ -8,6 +8,7 @@
 //! | `pipe`, `lines` | pipes to and from programs, and what comes through them |
 //! | `channel` | connections over which descriptors go to the guardian |
 //! | `terminal` | terminals of programs, and the one of this BEAM |
+//! | `python`, `memory` | terms as Python workers have them |
 //! | `usage` | who is of a tree, and what its processes use |
 //! | `self_test` | what this place allows |
 //!
@@ -24,7 +25,10 @@ mod directory;
 mod ledger;
 mod ledger_terms;
 mod lines;
+#[cfg(target_os = "linux")]
+mod memory;
 mod pipe;
+mod python;
 mod self_test;
 mod terminal;
 mod terms;

@@ -54,6 +54,15 @@ pub fn errno_atom(env: Env, errno: Errno) -> Atom {
     Atom::from_str(env, &name).unwrap_or_else(|_| atoms::refused())
 }
 
+/// What the system has said, or `einval`.
+#[cfg(target_os = "linux")]
+pub fn errno_of(env: Env, error: &Error) -> Atom {
+    match error {
+        Error::Os { errno, .. } => errno_atom(env, *errno),
+        _ => errno_atom(env, Errno::EINVAL),
+    }
+}
+
 /// Any integer, also one that no system call could take.
 pub struct PidTerm(Option<i64>);
 

@@ -6,10 +6,22 @@ Nothing here needs more than the standard library, and importing it loads neithe
 
 from __future__ import annotations
 
+from .calls import Atom, call, send
+from .channel import ElixirError
 from .heartbeat import HeartbeatClient
 from .parent import watch_parent
 from .servicer import HeartbeatServicer
 from .stats import HeartbeatStats
 from .worker import run
 
-__all__ = ["HeartbeatClient", "HeartbeatServicer", "HeartbeatStats", "run", "watch_parent"]
+__all__ = [
+    "Atom",
+    "ElixirError",
+    "HeartbeatClient",
+    "HeartbeatServicer",
+    "HeartbeatStats",
+    "call",
+    "run",
+    "send",
+    "watch_parent",
+]

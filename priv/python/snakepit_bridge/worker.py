@@ -69,7 +69,7 @@ def run(
     failure: BaseException | None = None
     try:
         result = body.call(main)
-    except _Interrupted:
+    except Interrupted:
         pass
     except BaseException as error:
         failure = error
@@ -82,7 +82,7 @@ def run(
     return result
 
 
-class _Interrupted(SystemExit):
+class Interrupted(SystemExit):
     """Raised in the main thread to unwind the main function."""
 
 
@@ -103,7 +103,7 @@ class _Body:
             # After the line above: either this sees that the end has begun, or `_unwind`, which
             # runs later, sees a main function that runs.
             if self._client.stopping:
-                raise _Interrupted
+                raise Interrupted
             result = main()
             return self._run_coroutine(result) if hasattr(result, "__await__") else result
         finally:
@@ -147,7 +147,7 @@ class _Body:
         # In the signal handler, hence in the thread that runs `call`: `_running` is exact here.
         if self._armed and self._running:
             self._armed = False
-            raise _Interrupted
+            raise Interrupted
 
 
 def _call_soon(loop: Any, function: Callable[[], object]) -> None:

@@ -58,6 +58,8 @@ defmodule Snakepit.Worker.Options.Streams do
       how long the answer to a request may still come after its caller has given up; then the worker ends
       """
     ],
+    # Called in the worker with the tag, a number, of a request that the process owes and nobody waits for any more.
+    on_late: [type: {:or, [{:one_of, [nil]}, {:function, [1]}]}, default: nil, doc: false],
     output: [
       type: {:or, [{:one_of, [:quiet, :read]} | Sink.types()]},
       default: nil,
