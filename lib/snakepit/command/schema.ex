@@ -123,7 +123,9 @@ defmodule Snakepit.Command.Schema do
       type: :milliseconds,
       default: 5_000,
       doc: "how many milliseconds it has between the two"
-    ]
+    ],
+    # The number of a lease that the guardian has been told of: the program ends with it.
+    lease: [type: {:integer, 0, :infinity}, default: nil, doc: false]
   ]
 
   @spec schema() :: Options.schema()
