@@ -10,6 +10,7 @@ defmodule Snakepit.Application do
   alias Snakepit.{
     Accounts,
     Auditor,
+    Cluster,
     Config,
     Error,
     Guardian,
@@ -73,6 +74,8 @@ defmodule Snakepit.Application do
       Accounts
     ]
 
+    # Before those who have leases, which are in other trees, and after what they run on.
+    core = if config.cluster.members == [], do: core, else: core ++ cluster(config.cluster)
     core = if config.notify, do: core ++ [{ServiceManager, config}], else: core
 
     children = [
@@ -82,6 +85,11 @@ defmodule Snakepit.Application do
     ]
 
     Supervisor.start_link(children, options(Snakepit.RootSupervisor, :one_for_one))
+  end
+
+  defp cluster(config) do
+    member = if node() in config.members, do: [{Cluster.Member, config}], else: []
+    member ++ [{Cluster.Connector, config}]
   end
 
   defp supervisor(name, children, strategy) do

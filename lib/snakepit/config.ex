@@ -163,6 +163,27 @@ defmodule Snakepit.Config do
       default: 65_536,
       doc: "how much of each process's last output is kept"
     ],
+    cluster: [
+      type:
+        {:options,
+         [
+           members: [
+             type:
+               {:custom, &__MODULE__.members?/1,
+                "a list of names of three or more nodes, or an empty one"},
+             default: [],
+             doc:
+               "the nodes that grant leases: the same, in any order, on each node; an odd number of them"
+           ],
+           lease: [
+             type: {:milliseconds, 1_000},
+             default: 5_000,
+             doc: "how many milliseconds a lease lasts, up to 600000: the same on each node"
+           ]
+         ]},
+      default: [],
+      doc: "for `Snakepit.Cluster.Singleton`; without members nothing of it runs:"
+    ],
     pools: [
       type: {:custom, &__MODULE__.pools?/1, "a list of options of pools"},
       default: [],
@@ -233,6 +254,7 @@ defmodule Snakepit.Config do
           after_reap: {module(), atom(), [term()]} | nil,
           reap_hook_timeout_ms: pos_integer(),
           output_tail_bytes: non_neg_integer(),
+          cluster: %{members: [node()], lease: pos_integer()},
           pools: [keyword()]
         }
 
@@ -287,6 +309,13 @@ defmodule Snakepit.Config do
 
   @doc false
   def pools?(pools), do: is_list(pools) and Enum.all?(pools, &Keyword.keyword?/1)
+
+  # Of two nodes none is a majority when they do not hear each other.
+  @doc false
+  def members?(members) do
+    is_list(members) and Enum.all?(members, &(is_atom(&1) and &1 not in [nil, :nonode@nohost])) and
+      Enum.uniq(members) == members and length(members) not in [1, 2]
+  end
 
   # It goes into the environment of every process.
   @doc false
