@@ -75,7 +75,7 @@ defmodule Snakepit.Application do
     ]
 
     # Before those who have leases, which are in other trees, and after what they run on.
-    core = if config.cluster.members == [], do: core, else: core ++ cluster(config.cluster)
+    core = core ++ view(config.cluster) ++ leases(config.cluster)
     core = if config.notify, do: core ++ [{ServiceManager, config}], else: core
 
     children = [
@@ -87,7 +87,12 @@ defmodule Snakepit.Application do
     Supervisor.start_link(children, options(Snakepit.RootSupervisor, :one_for_one))
   end
 
-  defp cluster(config) do
+  defp view(%{visible: false}), do: []
+  defp view(config), do: [Cluster.View.scope(), {Cluster.View, config}]
+
+  defp leases(%{members: []}), do: []
+
+  defp leases(config) do
     member = if node() in config.members, do: [{Cluster.Member, config}], else: []
     member ++ [{Cluster.Connector, config}]
   end

@@ -167,6 +167,11 @@ defmodule Snakepit.Config do
       type:
         {:options,
          [
+           visible: [
+             type: :boolean,
+             default: false,
+             doc: "whether this node can be seen from others, and sees them: `Snakepit.Cluster`"
+           ],
            members: [
              type:
                {:custom, &__MODULE__.members?/1,
@@ -182,7 +187,8 @@ defmodule Snakepit.Config do
            ]
          ]},
       default: [],
-      doc: "for `Snakepit.Cluster.Singleton`; without members nothing of it runs:"
+      doc:
+        "for `Snakepit.Cluster` and `Snakepit.Cluster.Singleton`; by default nothing of it runs:"
     ],
     pools: [
       type: {:custom, &__MODULE__.pools?/1, "a list of options of pools"},
@@ -254,7 +260,7 @@ defmodule Snakepit.Config do
           after_reap: {module(), atom(), [term()]} | nil,
           reap_hook_timeout_ms: pos_integer(),
           output_tail_bytes: non_neg_integer(),
-          cluster: %{members: [node()], lease: pos_integer()},
+          cluster: %{visible: boolean(), members: [node()], lease: pos_integer()},
           pools: [keyword()]
         }
 

@@ -17,7 +17,8 @@ defmodule Snakepit.Test.Nodes do
   def start(count, options \\ []) do
     place = place(Keyword.get(options, :hosts), count)
     names = for number <- 1..count, do: name(place, number)
-    cluster = Keyword.merge([members: names, lease: 2_000], Keyword.take(options, [:lease]))
+    given = Keyword.take(options, [:lease, :members, :visible])
+    cluster = Keyword.merge([members: names, lease: 2_000], given)
 
     launched =
       for number <- 1..count do
@@ -107,7 +108,8 @@ defmodule Snakepit.Test.Nodes do
 
   @doc false
   def start_singleton(options) do
-    children = [{Singleton, [name: name(options[:id])] ++ options}]
+    {module, options} = Keyword.pop(options, :module, Singleton)
+    children = [{module, [name: name(options[:id])] ++ options}]
     parent = self()
 
     # The caller's end is not that of the singleton.

@@ -37,17 +37,20 @@ defmodule Snakepit.Cluster.Member.Number do
     new = path() <> ".new"
     text = "snakepit-lease 1\n#{number}\n#{longest}\n"
 
-    with {:ok, file} <- :file.open(new, [:write, :raw, :binary]),
-         :ok <- write_and_sync(file, text),
-         do: :file.rename(new, path())
+    # Order: the content before the name, and the name before the answer.
+    with :ok <- synced(new, [:write, :raw, :binary], &:file.write(&1, text)),
+         :ok <- :file.rename(new, path()),
+         do: synced(Path.dirname(path()), [:read, :raw, :directory], fn _directory -> :ok end)
   end
 
-  # The name is as good as the content: a crash of the system between the two leaves the old one, with which nothing was
-  # granted, or the new one.
-  defp write_and_sync(file, text) do
-    with :ok <- :file.write(file, text), do: :file.sync(file)
-  after
-    :file.close(file)
+  defp synced(path, modes, write) do
+    with {:ok, file} <- :file.open(path, modes) do
+      try do
+        with :ok <- write.(file), do: :file.sync(file)
+      after
+        :file.close(file)
+      end
+    end
   end
 
   defp path,

@@ -20,13 +20,13 @@ defmodule Snakepit.Cluster.Singleton.Server do
   defstruct [
     :options,
     :lease,
-    # Of the lease that it has: its number for the guardian, its token, and when the process is asked to end and killed.
+    # Of the lease that it has, or had last: its number for the guardian, and when the process is asked to end.
     :number,
-    :token,
     :ask_at,
     :ending,
     :asking,
-    :worker
+    :worker,
+    token: 0
   ]
 
   @impl true
@@ -57,8 +57,12 @@ defmodule Snakepit.Cluster.Singleton.Server do
   def handle_info({:EXIT, _parent, reason}, state), do: {:stop, reason, state}
   def handle_info(_news_of_the_worker, state), do: {:noreply, state}
 
-  defp hear({:held, token, until}, %{worker: nil} = state), do: begin(state, token, until)
-  defp hear({:held, token, until}, %{token: token} = state), do: renew(state, until)
+  # Order: a lease that was given back may have been renewed a moment before, which is heard now. That is over.
+  defp hear({:held, token, until}, %{worker: nil, token: last} = state) when token > last,
+    do: begin(state, token, until)
+
+  defp hear({:held, token, until}, %{worker: worker, token: token} = state) when worker != nil,
+    do: renew(state, until)
 
   # The guardian has ended it, or is about to. Its exit follows.
   defp hear(:lost, %{worker: worker} = state) when worker != nil do
@@ -72,7 +76,7 @@ defmodule Snakepit.Cluster.Singleton.Server do
   defp begin(state, token, until) do
     left = until - Lease.now()
     number = System.unique_integer([:positive])
-    asking = min(state.options.stop_timeout, div(left, @asking))
+    asking = min(state.options.stop_timeout, div(max(left, 0), @asking))
     state = %{state | number: number, token: token, ending: Rules.ending(left), asking: asking}
     state = renew(state, until)
     {:ok, worker} = Worker.start_link(worker_options(state), self())
@@ -80,10 +84,13 @@ defmodule Snakepit.Cluster.Singleton.Server do
   end
 
   defp worker_options(%{options: options} = state) do
-    token = {"SNAKEPIT_FENCING_TOKEN", Integer.to_string(state.token)}
-    env = Enum.to_list(Keyword.get(options.worker, :env, [])) ++ [token]
+    env = Enum.to_list(Keyword.get(options.worker, :env, [])) ++ fencing(state)
     Keyword.merge(options.worker, env: env, lease: state.number)
   end
+
+  # Those of `Lease.Global` count what one process has had, and fence nothing off.
+  defp fencing(%{options: %{lease: {Lease.Global, _opts}}}), do: []
+  defp fencing(state), do: [{"SNAKEPIT_FENCING_TOKEN", Integer.to_string(state.token)}]
 
   defp renew(state, until) do
     kill_at = max(until - state.ending, 0)
