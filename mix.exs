@@ -50,6 +50,7 @@ defmodule Snakepit.MixProject do
         "guides/getting-started.md",
         "guides/operation.md",
         "guides/monitoring.md",
+        "guides/cluster.md",
         "guides/switching.md",
         "guides/comparison.md",
         "guides/guarantees.md",
@@ -97,6 +98,13 @@ defmodule Snakepit.MixProject do
           Snakepit.Metrics.Server,
           Snakepit.PromEx,
           Snakepit.LiveDashboard
+        ],
+        Cluster: [
+          Snakepit.Cluster,
+          Snakepit.Cluster.Singleton,
+          Snakepit.Cluster.OncePerPartition,
+          Snakepit.Cluster.Lease,
+          Snakepit.Cluster.Lease.Majority
         ],
         Runs: [
           Snakepit.RunID,

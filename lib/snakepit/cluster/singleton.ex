@@ -19,7 +19,7 @@ defmodule Snakepit.Cluster.Singleton do
   may be none for a while: that is the price. The guide "Cluster" says what this rests on, and where it ends.
 
   Whoever wants to run the process needs a **lease**, which a majority of the members grants to one at a time. The holder
-  renews it every quarter of its length. If it cannot, its guardian asks the process to end, and kills it before the lease
+  renews it each third of its length. If it cannot, its guardian asks the process to end, and kills it before the lease
   is over: no BEAM is needed for that. Another node gets the lease when it is over on a majority of the members, by their
   clocks.
 

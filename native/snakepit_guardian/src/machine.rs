@@ -143,7 +143,7 @@ impl Machine {
     fn refuse_without_lease(&mut self, id: u64) {
         let state = self.children.get(id).map(|child| &child.state);
         if matches!(state, Some(ChildState::Ready | ChildState::Assigned(_))) {
-            self.fail(id, Step::Lease, libc::ETIME);
+            self.fail(id, Step::Lease, libc::ETIMEDOUT);
         }
     }
 

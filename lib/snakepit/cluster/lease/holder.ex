@@ -158,11 +158,14 @@ defmodule Snakepit.Cluster.Lease.Holder do
     {released, actions ++ [{:timer, wait(holder) + pause(released)}]}
   end
 
-  # Also those who have not answered: they may have granted.
+  # Also to those who have not answered: they may have granted.
   defp let_go(%{token: nil} = holder), do: {holder, []}
 
   defp let_go(holder) do
-    sends = for member <- holder.members, do: {:send, member, :release, holder.token}
+    sends =
+      for member <- holder.members,
+          not is_map_key(holder.refusals, member),
+          do: {:send, member, :release, holder.token}
 
     {%{holder | phase: :waiting, token: nil, counts_until: %{}, refusals: %{}, told_until: nil},
      sends}

@@ -21,12 +21,6 @@ defmodule Snakepit.Cluster.Lease.Majority do
   @impl Lease
   def start_link(opts) do
     %{members: members, lease: lease} = Config.current().cluster
-
-    if members == [] do
-      raise ArgumentError,
-            "a lease needs members: add config :snakepit, cluster: [members: [...]] with the names of three or more nodes"
-    end
-
     GenServer.start_link(__MODULE__, {opts[:id], opts[:owner], members, lease})
   end
 

@@ -27,7 +27,7 @@ defmodule Snakepit.Cluster.Lease.Rules do
 
   @doc "Returns how often a lease is renewed."
   @spec interval(pos_integer()) :: pos_integer()
-  def interval(lease), do: div(lease, 4)
+  def interval(lease), do: div(lease, 3)
 
   @doc """
   Returns until when the grants of a majority last, if those that were granted last until the given moments. Members that

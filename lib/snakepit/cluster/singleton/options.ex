@@ -3,7 +3,7 @@ defmodule Snakepit.Cluster.Singleton.Options do
 
   # The options of `Snakepit.Cluster.Singleton.start_link/1`.
 
-  alias Snakepit.{Options, Worker}
+  alias Snakepit.{Config, Options, Worker}
   alias Snakepit.Cluster.Lease
 
   @schema [
@@ -32,6 +32,7 @@ defmodule Snakepit.Cluster.Singleton.Options do
     worker = Keyword.merge(worker, id: own.id, on_guardian_down: :exit)
     # Checked here, and not on the node and at the time that gets the lease.
     Worker.Options.new!(worker)
+    check_members!(own.lease)
 
     struct!(__MODULE__,
       id: own.id,
@@ -39,6 +40,14 @@ defmodule Snakepit.Cluster.Singleton.Options do
       worker: worker,
       stop_timeout: Worker.Options.stop_timeout(worker)
     )
+  end
+
+  defp check_members!(lease) do
+    if lease == Lease.Majority and Config.current().cluster.members == [] do
+      raise ArgumentError,
+            "a singleton needs members who grant its lease: add config :snakepit, cluster: [members: [...]] with the " <>
+              "names of three or more nodes"
+    end
   end
 
   @doc false

@@ -16,6 +16,8 @@ defmodule Snakepit.Cluster.Singleton.Server do
   # The part of a lease in which the process is asked to end before it is killed.
   @asking 5
 
+  # In the report of a crash: not the options of the worker, whose environment may hold secrets.
+  @derive {Inspect, only: [:token, :worker]}
   @enforce_keys [:options, :lease]
   defstruct [
     :options,
