@@ -124,8 +124,11 @@ defmodule Snakepit.Command.Schema do
       default: 5_000,
       doc: "how many milliseconds it has between the two"
     ],
-    # The number of a lease that the guardian has been told of: the program ends with it.
-    lease: [type: {:integer, 0, :infinity}, default: nil, doc: false]
+    lease: [
+      type: {:or, [{:one_of, [nil]}, {:integer, 0, :infinity}]},
+      default: nil,
+      doc: "set by `Snakepit.Cluster.Singleton`: the number of a lease, with which it ends"
+    ]
   ]
 
   @spec schema() :: Options.schema()
