@@ -38,11 +38,13 @@ defmodule Snakepit.Cluster.Lease.Holder do
           | {:held, pos_integer(), integer()}
           | :lost
 
-  # Before an attempt that was not answered counts as failed.
-  @answer_ms 1_000
-  # Pauses are drawn from below a bound that doubles: of contenders with equal pauses, none may ever get it.
+  # How long an attempt waits for its answers, at first and at the most; links may be slow. Longer each time that votes
+  # were split. Members that are cut off do not answer, and an attempt that waits for them keeps others from the lease.
+  @first_answer_ms 100
+  @longest_answer_ms 500
+  # Pauses are drawn, from below a bound that is longer than an attempt: of contenders with equal pauses, none may ever
+  # get it.
   @first_pause_ms 50
-  @longest_pause_ms 1_000
 
   @doc "Begins without a lease. The first attempt is made at the first tick."
   @spec new([node(), ...], pos_integer(), non_neg_integer()) :: t()
@@ -81,7 +83,7 @@ defmodule Snakepit.Cluster.Lease.Holder do
     }
 
     sends = for member <- holder.members, do: {:send, member, :acquire, token}
-    {holder, sends ++ [{:timer, min(@answer_ms, div(holder.lease, 2))}]}
+    {holder, sends ++ [{:timer, answer_ms(holder)}]}
   end
 
   @doc "A member has granted what was asked for at `sent`."
@@ -153,8 +155,11 @@ defmodule Snakepit.Cluster.Lease.Holder do
     {%{holder | lost: token}, [:lost, {:timer, holder.lease}]}
   end
 
+  # Where somebody has granted, others have tried at the same time, or members are missing. One that others hold is none
+  # of this: when it is free, nobody waits longer for it because it was held for long.
   defp give_up(holder) do
-    {released, actions} = let_go(%{holder | failures: holder.failures + 1})
+    failures = if holder.counts_until == %{}, do: 0, else: holder.failures + 1
+    {released, actions} = let_go(%{holder | failures: failures})
     {released, actions ++ [{:timer, wait(holder) + pause(released)}]}
   end
 
@@ -186,8 +191,11 @@ defmodule Snakepit.Cluster.Lease.Holder do
     min(lefts |> Enum.sort() |> Enum.at(div(members, 2)), holder.lease)
   end
 
-  defp pause(holder) do
-    bound = @first_pause_ms * Integer.pow(2, min(holder.failures, 6))
-    :rand.uniform(min(bound, @longest_pause_ms)) - 1
+  defp pause(%{failures: 0}), do: :rand.uniform(@first_pause_ms)
+  defp pause(holder), do: :rand.uniform(2 * answer_ms(holder))
+
+  defp answer_ms(%{lease: lease, failures: failures}) do
+    longest = max(@longest_answer_ms, div(lease, 5))
+    min(@first_answer_ms * Integer.pow(2, min(failures, 10)), longest)
   end
 end
