@@ -181,9 +181,9 @@ defmodule Snakepit.Config do
                "the nodes that grant leases: the same, in any order, on each node; an odd number of them"
            ],
            lease: [
-             type: {:milliseconds, 1_000},
+             type: {:integer, 1_000, 600_000, "milliseconds"},
              default: 5_000,
-             doc: "how many milliseconds a lease lasts, up to 600000: the same on each node"
+             doc: "how many milliseconds a lease lasts: the same on each node"
            ]
          ]},
       default: [],
