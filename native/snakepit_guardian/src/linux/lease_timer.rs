@@ -11,7 +11,7 @@ use snakepit_core::clock;
 use snakepit_guardian::event::Time;
 use tracing::warn;
 
-use super::shell::{LEASES, add};
+use super::shell::{LEASES, Shell, add};
 
 /// Made when there is a lease for the first time.
 #[derive(Default)]
@@ -22,7 +22,7 @@ pub struct LeaseTimer {
 }
 
 /// Returns what the clock of leases shows. A guardian that cannot read it takes every lease to be over.
-pub fn now() -> Time {
+fn clock_now() -> Time {
     clock::now().unwrap_or(Time::MAX)
 }
 
@@ -58,5 +58,22 @@ impl LeaseTimer {
             let _ = timer.wait();
         }
         self.set_to = None;
+    }
+}
+
+impl Shell {
+    /// Ends what runs under leases that are over.
+    pub(super) fn pass_lease_time(&mut self) {
+        if self.machine.lease_deadline().is_some() {
+            let now = self.now();
+            self.machine.pass_lease_time(now, clock_now());
+            self.perform_all();
+        }
+    }
+
+    /// Returns when the next lease is over, by the other clock, if the machine is not suspended until then.
+    pub(super) fn lease_deadline(&self) -> Option<Time> {
+        let at = self.machine.lease_deadline()?;
+        Some(self.now() + at.saturating_sub(clock_now()))
     }
 }

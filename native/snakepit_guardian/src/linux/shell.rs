@@ -22,7 +22,7 @@ use snakepit_guardian::{Event, Machine};
 use tracing::{info, warn};
 
 use super::frames::{Frames, Incoming};
-use super::lease_timer::{self, LeaseTimer};
+use super::lease_timer::LeaseTimer;
 use super::listener::Listener;
 use super::resources::ChildResources;
 use super::setup::{ForkSettings, Rights};
@@ -296,14 +296,6 @@ impl Shell {
         self.perform_all();
     }
 
-    fn pass_lease_time(&mut self) {
-        if self.machine.lease_deadline().is_some() {
-            let now = self.now();
-            self.machine.pass_lease_time(now, lease_timer::now());
-            self.perform_all();
-        }
-    }
-
     fn beam_gone(&mut self, by: &'static str) {
         if self.machine.beam_is_gone() {
             return;
@@ -375,9 +367,8 @@ impl Shell {
         if self.machine.must_fork_now() {
             return EpollTimeout::ZERO;
         }
-        let lease = self.machine.lease_deadline();
-        let lease = lease.map(|at| self.now() + at.saturating_sub(lease_timer::now()));
-        let deadlines = [self.machine.deadline(), self.budget.deadline(), self.accepts_at, lease];
+        let own = self.machine.deadline();
+        let deadlines = [own, self.budget.deadline(), self.accepts_at, self.lease_deadline()];
         let next = deadlines.into_iter().flatten().min();
         let Some(next) = next else { return EpollTimeout::NONE };
         let left = next.saturating_sub(self.now()).as_micros().div_ceil(1000);

@@ -39,9 +39,9 @@ pub struct Shell {
     /// How long the machine was suspended: the clock of leases goes on then, and no other.
     pub suspended: Duration,
     /// When what runs under a lease is killed, by its number.
-    leases: HashMap<u64, Duration>,
+    pub leases: HashMap<u64, Duration>,
     /// The leases of children.
-    under: HashMap<u64, u64>,
+    pub under: HashMap<u64, u64>,
     /// Whether the list of children cannot be read now.
     pub list_fails: bool,
     /// Whether walks leave some out.
@@ -106,47 +106,7 @@ impl Shell {
         self.perform_all();
     }
 
-    fn lease_time(&self) -> Duration {
-        self.kernel.now + self.suspended
-    }
-
-    fn pass_lease_time(&mut self) {
-        if self.machine.lease_deadline().is_some() {
-            self.machine.pass_lease_time(self.kernel.now, self.lease_time());
-            self.perform_all();
-        }
-    }
-
-    pub fn renew(&mut self, lease: u64, ms: u64) {
-        let ask_at = self.lease_time() + Duration::from_millis(ms);
-        let kill_at = ask_at + Duration::from_millis(ms / 2);
-        let last = self.leases.entry(lease).or_default();
-        *last = kill_at.max(*last);
-        let millis = |moment: Duration| u64::try_from(moment.as_millis()).unwrap();
-        let (ask_at_ms, kill_at_ms) = (millis(ask_at), millis(kill_at));
-        self.request(Request::Lease { lease, ask_at_ms, kill_at_ms });
-    }
-
-    fn is_over(&self, id: u64) -> bool {
-        let lease = self.under.get(&id);
-        lease.is_some_and(|lease| self.leases.get(lease).is_none_or(|at| *at <= self.lease_time()))
-    }
-
-    /// Nothing that was killed because its lease is over lives on, if it can be killed.
-    fn check_leases(&self) {
-        // A moment ago some could not be killed, and the next try is at most a second away.
-        if self.kernel.now < self.kernel.let_go_at + Duration::from_secs(1) {
-            return;
-        }
-        for (id, pid) in self.out.iter().filter(|(id, _)| self.is_over(**id)) {
-            let Some(leader) = self.kernel.processes.get(pid) else { continue };
-            let dead = matches!(leader.state, State::Zombie(_));
-            let stays = leader.nature.stuck || leader.nature.refuses.is_some();
-            assert!(dead || stays, "the lease of {id} is over, and {leader:?} lives");
-        }
-    }
-
-    fn perform_all(&mut self) {
+    pub fn perform_all(&mut self) {
         while let Some(action) = self.machine.next_action() {
             self.kernel.jiffy();
             self.perform(action);
