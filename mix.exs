@@ -64,6 +64,7 @@ defmodule Snakepit.MixProject do
         "guides/recipes.md",
         "guides/grpc.md",
         "guides/migrating.md",
+        "guides/cluster.md",
         "guides/switching.md",
         "guides/comparison.md",
         "guides/guarantees.md",
@@ -132,6 +133,13 @@ defmodule Snakepit.MixProject do
           Snakepit.LiveDashboard
         ],
         "Looking and cleaning up": [Snakepit.CommandLine, Snakepit.Status, Snakepit.Doctor],
+        Cluster: [
+          Snakepit.Cluster,
+          Snakepit.Cluster.Singleton,
+          Snakepit.Cluster.OncePerPartition,
+          Snakepit.Cluster.Lease,
+          Snakepit.Cluster.Lease.Majority
+        ],
         Runs: [
           Snakepit.RunID,
           Snakepit.RunState,

@@ -1,7 +1,7 @@
 Code.require_file("../../test/support/beam_port.ex", __DIR__)
 
 for name <-
-      ~w(verdict bench turns operations usage spawning bare_loop herd second_beam ports dead_runs json machine
+      ~w(verdict bench turns operations usage spawning bare_loop herd second_beam nodes ports dead_runs json machine
          report baseline plots runner) do
   Code.require_file("#{name}.ex", __DIR__)
 end

@@ -10,6 +10,7 @@ defmodule Snakepit.Application do
   alias Snakepit.{
     Accounts,
     Auditor,
+    Cluster,
     Config,
     Error,
     Guardian,
@@ -73,6 +74,8 @@ defmodule Snakepit.Application do
       Accounts
     ]
 
+    # Before those who have leases, which are in other trees, and after what they run on.
+    core = core ++ view(config.cluster) ++ leases(config.cluster)
     core = if config.notify, do: core ++ [{ServiceManager, config}], else: core
 
     children = [
@@ -84,6 +87,16 @@ defmodule Snakepit.Application do
     ]
 
     Supervisor.start_link(children, options(Snakepit.RootSupervisor, :one_for_one))
+  end
+
+  defp view(%{visible: false}), do: []
+  defp view(config), do: [Cluster.View.scope(), {Cluster.View, config}]
+
+  defp leases(%{members: []}), do: []
+
+  defp leases(config) do
+    member = if node() in config.members, do: [{Cluster.Member, config}], else: []
+    member ++ [{Cluster.Connector, config}]
   end
 
   defp supervisor(name, children, strategy) do

@@ -60,7 +60,8 @@ defmodule Snakepit.Command do
           stop_timeout: non_neg_integer() | nil,
           kill_mode: :tree | :group | :leader | :mixed,
           abort_signal: ProcessKiller.signal() | nil,
-          abort_timeout: non_neg_integer()
+          abort_timeout: non_neg_integer(),
+          lease: non_neg_integer() | nil
         }
 
   @doc """

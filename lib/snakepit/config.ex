@@ -170,6 +170,33 @@ defmodule Snakepit.Config do
       default: 65_536,
       doc: "how much of each process's last output is kept"
     ],
+    cluster: [
+      type:
+        {:options,
+         [
+           visible: [
+             type: :boolean,
+             default: false,
+             doc: "whether this node can be seen from others, and sees them: `Snakepit.Cluster`"
+           ],
+           members: [
+             type:
+               {:custom, &__MODULE__.members?/1,
+                "a list of names of three or more nodes, or an empty one"},
+             default: [],
+             doc:
+               "the nodes that grant leases: the same, in any order, on each node; an odd number of them"
+           ],
+           lease: [
+             type: {:integer, 1_000, 600_000, "milliseconds"},
+             default: 5_000,
+             doc: "how many milliseconds a lease lasts: the same on each node"
+           ]
+         ]},
+      default: [],
+      doc:
+        "for `Snakepit.Cluster` and `Snakepit.Cluster.Singleton`; by default nothing of it runs:"
+    ],
     pools: [
       type: {:custom, &__MODULE__.pools?/1, "a list of options of pools"},
       default: [],
@@ -246,6 +273,7 @@ defmodule Snakepit.Config do
           after_reap: {module(), atom(), [term()]} | nil,
           reap_hook_timeout_ms: pos_integer(),
           output_tail_bytes: non_neg_integer(),
+          cluster: %{visible: boolean(), members: [node()], lease: pos_integer()},
           pools: [keyword()]
         }
 
@@ -300,6 +328,13 @@ defmodule Snakepit.Config do
 
   @doc false
   def pools?(pools), do: is_list(pools) and Enum.all?(pools, &Keyword.keyword?/1)
+
+  # Of two nodes none is a majority when they do not hear each other.
+  @doc false
+  def members?(members) do
+    is_list(members) and Enum.all?(members, &(is_atom(&1) and &1 not in [nil, :nonode@nohost])) and
+      Enum.uniq(members) == members and length(members) not in [1, 2]
+  end
 
   # It goes into the environment of every process.
   @doc false

@@ -39,7 +39,7 @@ defmodule Snakepit.Error do
     * `:invalid_run_id`, `:not_an_identity` - the value is corrupt, or was never a run id or identity
 
   Where a process could not be started, `step` says what failed on the way: `:fork`, `:stdio`,
-  `:execve`, `:cap_kill` (the guardian could not end it), or the option in question. `status` or `signal` says how
+  `:execve`, `:cap_kill` (the guardian could not end it), `:lease` (it was over), or the option in question. `status` or `signal` says how
   a process ended, and `output` is the end of what it wrote, where that says why. Of what could not be written, the
   process has, or will have, the first `written` bytes. `worker_id` is the worker's, if it was one.
 
@@ -137,6 +137,9 @@ defmodule Snakepit.Error do
     "the guardian has no CAP_KILL, so it could not end a process of another user: add CAP_KILL to the " <>
       "capabilities that CAP_SETUID is in (cap_add, CapabilityBoundingSet=), or leave out :user"
   end
+
+  defp describe(%{step: :lease}),
+    do: "its lease was over before the program was executed, which was not executed therefore"
 
   defp describe(%{reason: :ambiguous}),
     do: "it cannot be told whether this is the process that was meant, so it was left alone"

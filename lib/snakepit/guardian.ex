@@ -172,6 +172,13 @@ defmodule Snakepit.Guardian do
     GenServer.cast(__MODULE__, {:extend, id, timeout_ms})
   end
 
+  # Begins or renews a lease. What was started with it is asked to end at `ask_at`, and killed at `kill_at`, both by
+  # `Snakepit.Native.clock_read/0`, unless it is renewed before, whatever becomes of this BEAM.
+  @doc false
+  @spec renew_lease(non_neg_integer(), non_neg_integer(), non_neg_integer()) :: :ok
+  def renew_lease(lease, ask_at, kill_at),
+    do: GenServer.cast(__MODULE__, {:lease, lease, ask_at, kill_at})
+
   @doc "Sends a signal to the `:process`, its `:group` or its whole `:tree`."
   @spec signal(child(), ProcessKiller.signal(), :process | :group | :tree) ::
           :ok | {:error, Error.t()}

@@ -199,7 +199,8 @@ defmodule Snakepit.Launch do
     do: :binary.copy(binary_part(argument, 0, @recorded_argument_bytes)) <> "..."
 
   # The step that failed, with what it was about.
-  defp describe(%Error{step: :cap_kill} = error, _command), do: error
+  defp describe(%Error{step: step} = error, _command) when step in [:cap_kill, :lease],
+    do: error
 
   defp describe(%Error{detail: nil, step: step} = error, command) when step != nil,
     do: %{error | detail: step(step, error.reason, command)}

@@ -27,6 +27,11 @@ defmodule Snakepit.Native do
     |> :erlang.load_nif(0)
   end
 
+  # Milliseconds of the clock of leases, which counts also while the machine is suspended. That of the runtime does not:
+  # it is `CLOCK_MONOTONIC`.
+  @spec clock_read() :: {:ok, non_neg_integer()} | error()
+  def clock_read, do: unloaded()
+
   @spec run_id_generate() :: {:ok, String.t()} | error()
   def run_id_generate, do: unloaded()
 

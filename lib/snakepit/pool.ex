@@ -1,5 +1,6 @@
 defmodule Snakepit.Pool do
   alias Snakepit.{Error, Options, Telemetry, Worker}
+  alias Snakepit.Cluster.Pools
   alias Snakepit.Pool.{Info, Server}
 
   @with_worker [
@@ -87,7 +88,7 @@ defmodule Snakepit.Pool do
   has the reason of each failure, and callers that waited too long get the last of them.
   """
 
-  @type pool :: GenServer.server()
+  @type pool :: GenServer.server() | {:cluster, atom()}
 
   @stop_margin_ms 10_000
 
@@ -128,6 +129,10 @@ defmodule Snakepit.Pool do
   (`:worker_down`). What `fun` raises, throws or exits
   with otherwise goes to the caller.
 
+  The pool `{:cluster, name}` is any of the pools of that name in the cluster, see `Snakepit.Cluster`: this node's if it has
+  a free worker, else one that has, else the least busy. `fun` runs here, and the worker there. When its node is lost
+  meanwhile, the error is `:worker_down` or `:pool_down`.
+
   ## Options
 
   #{Options.docs(@with_worker)}
@@ -135,7 +140,12 @@ defmodule Snakepit.Pool do
   """
   @spec with_worker(pool(), (pid() -> result), keyword() | map()) :: result | {:error, Error.t()}
         when result: term()
-  def with_worker(pool, fun, opts \\ []) when is_function(fun, 1) do
+  def with_worker(pool, fun, opts \\ [])
+
+  def with_worker({:cluster, name}, fun, opts) when is_atom(name) and is_function(fun, 1),
+    do: with_worker(Pools.choose(name), fun, opts)
+
+  def with_worker(pool, fun, opts) when is_function(fun, 1) do
     opts = checkout_options(opts)
 
     with {:ok, worker, lease} <- traced_checkout(pool, opts) do

@@ -28,6 +28,12 @@ defmodule Snakepit.ConfigTest do
            ~r/^config :snakepit, :watchdog: expected :grace_period_ms to be a number of milliseconds/},
           {[audit_interval_ms: 0x80000000], ~r/:audit_interval_ms to be .* from 1 to 2147483647/},
           {[instance: "a b"], ~r/expected :instance to be 1 to 64 letters/},
+          {[cluster: [lease: 500]],
+           ~r/:lease to be a number of milliseconds from 1000 to 600000/},
+          # Of two, none is a majority.
+          {[cluster: [members: [:a@b, :c@d]]], ~r/:members to be .* three or more nodes/},
+          {[cluster: [members: [:a@b, :a@b, :c@d]]], ~r/:members to be/},
+          {[cluster: [members: ["a@b", "c@d", "e@f"]]], ~r/:members to be/},
           {[log_level: :loud], ~r/:log_level to be :debug, :info, :warning, :error or :none/}
         ] do
       assert_raise ArgumentError, message, fn -> Config.validate!(given) end

@@ -50,6 +50,7 @@ defmodule Snakepit.Command.Request do
          limits: for({name, value} <- command.rlimits, do: limit(name, value)),
          oom_score_adj: command.oom_score_adj,
          stop: {command.stop_signal, command.stop_timeout, command.kill_mode, abort(command)},
+         lease: command.lease,
          release: false
        })}
     end

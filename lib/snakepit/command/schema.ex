@@ -123,6 +123,11 @@ defmodule Snakepit.Command.Schema do
       type: :milliseconds,
       default: 5_000,
       doc: "how many milliseconds it has between the two"
+    ],
+    lease: [
+      type: {:or, [{:one_of, [nil]}, {:integer, 0, :infinity}]},
+      default: nil,
+      doc: "set by `Snakepit.Cluster.Singleton`: the number of a lease, with which it ends"
     ]
   ]
 

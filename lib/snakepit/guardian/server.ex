@@ -198,6 +198,11 @@ defmodule Snakepit.Guardian.Server do
     {:noreply, state}
   end
 
+  def handle_cast({:lease, _lease, _ask_at, _kill_at} = request, state) do
+    Wire.command(state.port, request)
+    {:noreply, state}
+  end
+
   @impl true
   def handle_info({port, {:data, frame}}, %{port: port} = state) do
     Watch.heard(state.watch)

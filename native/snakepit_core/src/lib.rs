@@ -17,6 +17,7 @@
 //! | [`run`] | the processes of a run, found by what they carry |
 //! | [`lineage`] | a mark that survives a scrubbed environment |
 //! | [`threads`] | the end of a BEAM, before its process has ended |
+//! | [`clock`] | the clock of leases |
 //! | [`wire`] | what the BEAM and the guardian say to each other |
 //! | [`record`] | what the ledger stores of a worker |
 //! | [`directory`], [`private_file`], [`filesystem`] | whose the data directory is, and where it lies |
@@ -33,6 +34,7 @@
 
 pub mod account;
 pub mod adopted;
+pub mod clock;
 pub mod dead_runs;
 #[cfg(target_os = "linux")]
 pub mod descendants;

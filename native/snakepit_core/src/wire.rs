@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 /// Changes with every change of a type in this file.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// What a connection to the guardian's listener begins with if descriptors are passed over it, where others have
 /// the token of the child that they are for.
@@ -97,6 +97,16 @@ pub enum Request {
         grace_ms: u64,
         /// Whether that holds also for children that have a grace period of their own.
         strict: bool,
+    },
+    /// Begins a lease or renews it. Moments are milliseconds of [`crate::clock`]. What was spawned under a lease is asked to
+    /// end and then killed at these moments, unless it is renewed before. A lease is never shortened.
+    Lease {
+        /// Its number, which the BEAM has chosen.
+        lease: u64,
+        /// When the stop signal is sent.
+        ask_at_ms: u64,
+        /// When `SIGKILL` is sent.
+        kill_at_ms: u64,
     },
     /// Asks for the last output of a child. Answered by `Tail`.
     Tail {
@@ -176,6 +186,8 @@ pub struct Spawn {
     pub oom_score_adj: Option<i32>,
     /// How it is ended when nobody says otherwise.
     pub stop: StopPolicy,
+    /// The lease without which it must not run.
+    pub lease: Option<u64>,
     /// Whether the gate is opened at once, without a `Release`.
     pub release: bool,
 }
@@ -461,11 +473,13 @@ pub enum Step {
     Execute,
     /// Whether the guardian could end it, which is asked first.
     Rights,
+    /// Whether the lease under which it is to run lasts.
+    Lease,
 }
 
 impl Step {
     /// All of them, by number.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Fork,
         Self::Stdio,
         Self::Descriptors,
@@ -478,6 +492,7 @@ impl Step {
         Self::Directory,
         Self::Execute,
         Self::Rights,
+        Self::Lease,
     ];
 }
 

@@ -48,8 +48,8 @@ fn spawn() -> impl Strategy<Value = Spawn> {
     let what = (any::<u64>(), ".*", vec(bytes(), 0..4), any::<bool>(), vec(bytes(), 0..4));
     let place = (option::of(bytes()), option::of(any::<u32>()), stdio(), option::of(bytes()));
     let user = (option::of(any::<u32>()), option::of(vec(any::<u32>(), 0..4)));
-    let limits =
-        (vec(any::<(u32, u64, u64)>(), 0..3), option::of(any::<i32>()), policy(), any::<bool>());
+    let limits = (vec(any::<(u32, u64, u64)>(), 0..3), option::of(any::<i32>()), policy());
+    let limits = (limits, option::of(any::<u64>()), any::<bool>());
     (what, place, user, limits).prop_map(|(what, place, user, limits)| Spawn {
         id: what.0,
         worker_id: what.1,
@@ -65,11 +65,12 @@ fn spawn() -> impl Strategy<Value = Spawn> {
         uid: user.0,
         gid: user.0,
         groups: user.1,
-        nice: limits.1,
-        limits: limits.0,
-        oom_score_adj: limits.1,
-        stop: limits.2,
-        release: limits.3,
+        nice: limits.0.1,
+        limits: limits.0.0,
+        oom_score_adj: limits.0.1,
+        stop: limits.0.2,
+        lease: limits.1,
+        release: limits.2,
     })
 }
 

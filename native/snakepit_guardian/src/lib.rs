@@ -13,6 +13,7 @@
 //! | [`tree`], [`phase`] | how one tree is ended, step by step |
 //! | [`shutdown`] | when everything has ended, and what the obituary says |
 //! | [`ahead`] | how many children are forked before they are asked for |
+//! | [`leases`] | what ends because the BEAM has not said that it may go on |
 //! | [`connections`] | which connection belongs to which token |
 //! | [`budget`] | how much of the time output may take |
 
@@ -21,6 +22,7 @@ pub mod budget;
 pub mod children;
 pub mod connections;
 pub mod event;
+pub mod leases;
 pub mod machine;
 pub mod phase;
 pub mod shutdown;

@@ -12,6 +12,7 @@ use tracing::{info, warn};
 use crate::ahead::Ahead;
 use crate::children::{Assignment, ChildState, Children};
 use crate::event::{Action, Actions, Event, ExecResult, Purpose, Target, Time};
+use crate::leases::{Due, Leases};
 use crate::phase::{GIVE_UP, LONGEST_PAUSE};
 use crate::shutdown::{Shutdown, StopAll};
 use crate::tree::Ask;
@@ -31,6 +32,9 @@ pub struct Machine {
     children: Children,
     trees: Trees,
     ahead: Ahead,
+    leases: Leases,
+    /// What the clock of leases has shown last.
+    lease_time: Time,
     stop_all: Option<StopAll>,
     shutdown: Option<Shutdown>,
     /// Trees that somebody wants to look at.
@@ -52,6 +56,8 @@ impl Machine {
             children: Children::counted_from(hello.first_id),
             trees: Trees::new(run_id, grace),
             ahead: Ahead::new(hello.ahead),
+            leases: Leases::default(),
+            lease_time: Time::ZERO,
             stop_all: None,
             shutdown: None,
             asked_for_roots: Vec::new(),
@@ -106,6 +112,39 @@ impl Machine {
         let own = [self.list_at, self.trees.deadline(), self.children.deadline()];
         let fork = self.ahead.deadline().filter(|_| !self.beam_is_gone());
         own.into_iter().chain([fork]).flatten().min()
+    }
+
+    /// Returns when to call [`Machine::pass_lease_time`] at the latest, by the clock of leases.
+    pub fn lease_deadline(&self) -> Option<Time> {
+        self.leases.deadline()
+    }
+
+    /// Ends what runs under leases that are over. To be called at every turn, and before each request that starts
+    /// something, with the clock of leases.
+    pub fn pass_lease_time(&mut self, now: Time, lease_time: Time) {
+        self.lease_time = lease_time;
+        for (id, due) in self.leases.due(lease_time) {
+            match due {
+                Due::Kill if self.trees.contains(id) => {
+                    warn!(worker = %self.trees.worker_id(id), "SIGKILL: its lease is over");
+                    let ask = Ask { signal: Signal::KILL, grace: Duration::ZERO, aborts: false };
+                    self.trees.stop(now, id, ask, &mut self.out);
+                }
+                Due::Ask(grace) if self.trees.contains(id) => {
+                    warn!(worker = %self.trees.worker_id(id), "asked to end: its lease was not renewed");
+                    self.trees.stop_by_policy(now, id, grace, true, &mut self.out);
+                }
+                _ => self.refuse_without_lease(id),
+            }
+        }
+    }
+
+    /// One that waits at the gate never runs.
+    fn refuse_without_lease(&mut self, id: u64) {
+        let state = self.children.get(id).map(|child| &child.state);
+        if matches!(state, Some(ChildState::Ready | ChildState::Assigned(_))) {
+            self.fail(id, Step::Lease, libc::ETIMEDOUT);
+        }
     }
 
     /// Does what is due. To be called at every turn, after all events of it.
@@ -255,6 +294,13 @@ impl Machine {
                         return;
                     }
                 }
+                if let Some(lease) = spawn.lease {
+                    let is_there = |id| self.children.get(id).is_some() || self.trees.contains(id);
+                    if !self.leases.add(self.lease_time, lease, id, is_there) {
+                        self.refuse_without_lease(id);
+                        return;
+                    }
+                }
                 let (worker_id, policy) = (spawn.worker_id.as_str().into(), spawn.stop);
                 let release = spawn.release;
                 self.children
@@ -287,6 +333,10 @@ impl Machine {
                         self.finish(&Finished { announced: false, ..survivors });
                     }
                 }
+            }
+            Request::Lease { lease, ask_at_ms, kill_at_ms } => {
+                let moment = Duration::from_millis;
+                self.leases.renew(lease, moment(ask_at_ms), moment(kill_at_ms));
             }
             Request::Ping => self.out.send(wire::Event::Pong),
             Request::Tail { id } => self.out.push(Action::SendTail { id }),

@@ -36,6 +36,8 @@ enum Step {
     Kill(u8),
     Extend(u8, u8),
     Signal(u8),
+    Renew(u8, u8),
+    Suspend(u8),
     StopAll(bool),
     ListFails(bool),
     BeamGone,
@@ -97,6 +99,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<u8>().prop_map(Step::Kill),
         1 => any::<(u8, u8)>().prop_map(|(pick, grace)| Step::Extend(pick, grace)),
         1 => any::<u8>().prop_map(Step::Signal),
+        4 => any::<(u8, u8)>().prop_map(|(lease, ms)| Step::Renew(lease, ms)),
+        1 => any::<u8>().prop_map(Step::Suspend),
         1 => any::<bool>().prop_map(Step::StopAll),
         1 => any::<bool>().prop_map(Step::ListFails),
     ]
@@ -172,6 +176,8 @@ fn take(shell: &mut Shell, step: Step) {
                 shell.request(Request::Signal { id, signal, scope: Scope::Tree });
             }
         }
+        Step::Renew(lease, ms) => shell.renew(u64::from(lease % 4), ms.into()),
+        Step::Suspend(ms) => shell.suspended += Duration::from_millis(ms.into()),
         Step::StopAll(strict) => {
             let ids = out.into_iter().filter(|id| !shell.gone.contains(id)).collect::<Vec<_>>();
             shell.scope.get_or_insert_default().extend(ids);

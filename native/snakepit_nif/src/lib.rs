@@ -43,6 +43,7 @@ use std::time::{Duration, Instant};
 
 use rustler::{Atom, Binary, Term};
 use snakepit_core::account;
+use snakepit_core::clock;
 use snakepit_core::dead_runs::{self, Search};
 use snakepit_core::group;
 use snakepit_core::marker::{self, Owner};
@@ -62,6 +63,12 @@ use terms::{
 use wire_terms::{EventTerm, RequestTerm};
 
 type Answer<T> = Result<T, ErrorTerm>;
+
+/// `Snakepit.Native.clock_read/0`: milliseconds of the clock of leases.
+#[rustler::nif]
+fn clock_read() -> Answer<u64> {
+    Ok(u64::try_from(clock::now()?.as_millis()).unwrap_or(u64::MAX))
+}
 
 /// `Snakepit.Native.run_id_generate/0`.
 #[rustler::nif]

@@ -15,7 +15,7 @@ mod atoms {
     rustler::atoms! {
         welcome, refused, unable, ready, fork_failed, started, failed, exited, tree_gone, all_gone, tail,
         info, log, status, signal, core, user_us, system_us, max_rss_kb, children, ahead, adopted,
-        fork, stdio, descriptors, nice, rlimits, oom_score_adj, groups, group, user, cd, execve, cap_kill,
+        fork, stdio, descriptors, nice, rlimits, oom_score_adj, groups, group, user, cd, execve, cap_kill, lease,
         error, warn, debug, pong, roots,
     }
 }
@@ -32,6 +32,7 @@ pub enum RequestTerm {
     Extend(u64, u64),
     Signal(u64, SignalTerm, ScopeTerm),
     StopAll(u64, bool),
+    Lease(u64, u64, u64),
     Tail(u64),
     Roots(u64),
     Info,
@@ -70,6 +71,7 @@ pub struct SpawnTerm {
     limits: Items<(u32, u64, u64)>,
     oom_score_adj: Option<i32>,
     stop: PolicyTerm,
+    lease: Option<u64>,
     release: bool,
 }
 
@@ -203,6 +205,9 @@ impl From<RequestTerm> for Request {
                 Self::Signal { id, signal: signal.0.as_raw(), scope }
             }
             RequestTerm::StopAll(grace_ms, strict) => Self::StopAll { grace_ms, strict },
+            RequestTerm::Lease(lease, ask_at_ms, kill_at_ms) => {
+                Self::Lease { lease, ask_at_ms, kill_at_ms }
+            }
             RequestTerm::Tail(id) => Self::Tail { id },
             RequestTerm::Roots(id) => Self::Roots { id },
             RequestTerm::Info => Self::Info,
@@ -248,6 +253,7 @@ impl From<SpawnTerm> for Spawn {
             limits: term.limits.0,
             oom_score_adj: term.oom_score_adj,
             stop: policy(term.stop),
+            lease: term.lease,
             release: term.release,
         }
     }
@@ -350,6 +356,7 @@ fn step_atom(step: Step) -> Atom {
         Step::Directory => atoms::cd(),
         Step::Execute => atoms::execve(),
         Step::Rights => atoms::cap_kill(),
+        Step::Lease => atoms::lease(),
     }
 }
 

@@ -9,6 +9,7 @@
 //! | `streams`, `image`, `resources` | what a child gets, and what the guardian holds for it |
 //! | `fork_batch`, `child`, `heap` | forks, and what a child does before its program |
 //! | `listener` | connections for piped stdio and lifelines |
+//! | `lease_timer` | wakes the loop when a lease is over |
 //! | `terminals` | sets the terminals of people to what they were |
 //! | `frames`, `log`, `tail` | what goes to the BEAM: frames, log lines, the end of the output |
 //! | `setup`, `filter` | how the guardian sets itself up, and which calls a filter lets it make |
@@ -20,6 +21,7 @@ mod frames;
 mod gate;
 mod heap;
 mod image;
+mod lease_timer;
 mod listener;
 mod log;
 mod perform;

@@ -22,6 +22,7 @@ use snakepit_guardian::{Event, Machine};
 use tracing::{info, warn};
 
 use super::frames::{Frames, Incoming};
+use super::lease_timer::LeaseTimer;
 use super::listener::Listener;
 use super::resources::ChildResources;
 use super::setup::{ForkSettings, Rights};
@@ -39,6 +40,7 @@ pub const CONNECTION: u64 = 8 << 60;
 const THREAD: u64 = 9 << 60;
 pub const CHANNEL: u64 = 10 << 60;
 pub const TERMINAL: u64 = 11 << 60;
+pub const LEASES: u64 = 12 << 60;
 const KIND: u64 = 15 << 60;
 
 pub struct Shell {
@@ -70,6 +72,7 @@ pub struct Shell {
     pub tails: Epoll,
     budget: Budget,
     pub listener: Option<Listener>,
+    pub lease_timer: LeaseTimer,
     /// When connections are accepted again, if there was no descriptor for one.
     pub accepts_at: Option<Time>,
     /// What children inherit.
@@ -138,6 +141,7 @@ impl Shell {
             tails,
             budget: Budget::default(),
             listener: listener.ok(),
+            lease_timer: LeaseTimer::default(),
             accepts_at: None,
             environment: image::own_environment(),
             null: None,
@@ -194,8 +198,10 @@ impl Shell {
         }
         let mut events = [EpollEvent::empty(); 128];
         while !self.machine.is_done() {
+            self.pass_lease_time();
             self.machine.pass_time(self.now());
             self.perform_all();
+            self.lease_timer.set(&self.epoll, self.machine.lease_deadline());
             self.forward_log();
             self.flush();
             if self.machine.is_done() {
@@ -256,6 +262,7 @@ impl Shell {
             CONNECTION => self.read_token(number),
             CHANNEL => self.receive_passed(number),
             TERMINAL => self.receive_of_terminal(number),
+            LEASES => self.lease_timer.clear(),
             // What is to be written is flushed before each wait, and what children print is read after it.
             _ => {}
         }
@@ -281,6 +288,10 @@ impl Shell {
 
     /// Order: all that follows from a request is done before the next one is looked at.
     fn handle_request(&mut self, request: Request) {
+        // Order: it may have been sent long ago, to a guardian that was stopped.
+        if matches!(request, Request::Spawn(_) | Request::Release { .. }) {
+            self.pass_lease_time();
+        }
         self.dispatch(Event::Request(request));
         self.perform_all();
     }
@@ -356,7 +367,8 @@ impl Shell {
         if self.machine.must_fork_now() {
             return EpollTimeout::ZERO;
         }
-        let deadlines = [self.machine.deadline(), self.budget.deadline(), self.accepts_at];
+        let own = self.machine.deadline();
+        let deadlines = [own, self.budget.deadline(), self.accepts_at, self.lease_deadline()];
         let next = deadlines.into_iter().flatten().min();
         let Some(next) = next else { return EpollTimeout::NONE };
         let left = next.saturating_sub(self.now()).as_micros().div_ceil(1000);

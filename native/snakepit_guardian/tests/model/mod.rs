@@ -1,4 +1,5 @@
 //! A small kernel, and the shell that drives the guardian's decisions on it.
 
 pub mod kernel;
+pub mod leases;
 pub mod shell;

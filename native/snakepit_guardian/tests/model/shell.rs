@@ -36,6 +36,12 @@ pub struct Shell {
     /// Trees that a `StopAll` is for.
     pub scope: Option<HashSet<u64>>,
     pub concluded: Option<Vec<i64>>,
+    /// How long the machine was suspended: the clock of leases goes on then, and no other.
+    pub suspended: Duration,
+    /// When what runs under a lease is killed, by its number.
+    pub leases: HashMap<u64, Duration>,
+    /// The leases of children.
+    pub under: HashMap<u64, u64>,
     /// Whether the list of children cannot be read now.
     pub list_fails: bool,
     /// Whether walks leave some out.
@@ -70,6 +76,9 @@ impl Shell {
             gone: HashSet::new(),
             scope: None,
             concluded: None,
+            suspended: Duration::ZERO,
+            leases: HashMap::new(),
+            under: HashMap::new(),
             list_fails: false,
             forgetful: false,
         }
@@ -80,6 +89,9 @@ impl Shell {
     }
 
     pub fn request(&mut self, request: Request) {
+        if matches!(request, Request::Spawn(_) | Request::Release { .. }) {
+            self.pass_lease_time();
+        }
         self.dispatch(Event::Request(request));
         self.perform_all();
     }
@@ -88,11 +100,13 @@ impl Shell {
     pub fn turn(&mut self) {
         self.report_exec_results();
         self.reap();
+        self.pass_lease_time();
+        self.check_leases();
         self.machine.pass_time(self.kernel.now);
         self.perform_all();
     }
 
-    fn perform_all(&mut self) {
+    pub fn perform_all(&mut self) {
         while let Some(action) = self.machine.next_action() {
             self.kernel.jiffy();
             self.perform(action);
@@ -106,7 +120,10 @@ impl Shell {
             Action::SendExited { id, .. } => {
                 self.out.remove(&id);
             }
-            Action::SendTail { .. } | Action::RecordAdopted(_) | Action::Release { .. } => {}
+            Action::SendTail { .. } | Action::RecordAdopted(_) => {}
+            Action::Release { id } => {
+                assert!(!self.is_over(id), "{id} is released without a lease that lasts");
+            }
             Action::Pack(spawn) => {
                 if self.kernel.random(20) == 0 {
                     let (step, errno) = (wire::Step::Stdio, libc::EMFILE);
@@ -165,7 +182,10 @@ impl Shell {
             (self.kernel.random(2) == 0).then_some(Abort { signal: libc::SIGABRT, grace_ms: 50 });
         let stop = StopPolicy { mode, abort, ..StopPolicy::default() };
         let release = self.kernel.random(2) == 0;
-        let spawn = Spawn { id, worker_id: format!("w{id}"), stop, release, ..Spawn::default() };
+        let lease = (self.kernel.random(3) == 0).then(|| self.kernel.random(4) as u64);
+        self.under.extend(lease.map(|lease| (id, lease)));
+        let worker_id = format!("w{id}");
+        let spawn = Spawn { id, worker_id, stop, lease, release, ..Spawn::default() };
         self.request(Request::Spawn(Box::new(spawn)));
         let pid = self.released.iter().find(|(_, one)| **one == id).map(|(pid, _)| *pid);
         let Some(pid) = pid.filter(|pid| self.kernel.processes.contains_key(pid)) else { return };
