@@ -45,7 +45,7 @@ defmodule Snakepit.MixProject do
       licenses: ["Apache-2.0"],
       links: %{},
       files:
-        ~w(lib native native-checksums priv/python priv/prometheus priv/grafana priv/dashboard guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md usage-rules.md CHANGELOG.md LICENSE)
+        ~w(lib native native-checksums priv/python priv/proto priv/prometheus priv/dashboard priv/grafana priv/man guides examples .cargo/config.toml Cargo.toml Cargo.lock mix.exs README.md usage-rules.md CHANGELOG.md LICENSE)
     ]
   end
 
@@ -61,6 +61,8 @@ defmodule Snakepit.MixProject do
         "guides/monitoring.md",
         "guides/dashboard.md",
         "guides/recipes.md",
+        "guides/grpc.md",
+        "guides/migrating.md",
         "guides/switching.md",
         "guides/comparison.md",
         "guides/guarantees.md",
@@ -97,6 +99,11 @@ defmodule Snakepit.MixProject do
           Snakepit,
           Snakepit.Worker,
           Snakepit.Pool,
+          Snakepit.GRPCWorker,
+          Snakepit.GRPCWorker.Client,
+          Snakepit.GRPCWorker.Client.HTTP2,
+          Snakepit.GRPCWorker.Client.Stub,
+          Snakepit.Adapter,
           Snakepit.HeartbeatMonitor,
           Snakepit.HeartbeatMonitor.Health,
           Snakepit.Worker.Notify.Status,
@@ -119,6 +126,7 @@ defmodule Snakepit.MixProject do
           Snakepit.PromEx,
           Snakepit.LiveDashboard
         ],
+        "Looking and cleaning up": [Snakepit.CommandLine, Snakepit.Status, Snakepit.Doctor],
         Runs: [
           Snakepit.RunID,
           Snakepit.RunState,

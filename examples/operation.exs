@@ -1,4 +1,4 @@
-# What guides/operation.md shows of readiness, ways to stop, and what a worker uses. Each line matches what it returns.
+# What guides/operation.md shows of readiness, ways to stop, what a worker uses, and commands. Each line matches what it returns.
 # Run it with: mix run examples/operation.exs
 
 script = Path.join(__DIR__, "operation.py")
@@ -36,4 +36,9 @@ flag = Path.join(System.tmp_dir!(), "stop-#{System.pid()}")
 :ok = Snakepit.Worker.stop(worker)
 true = File.exists?(flag)
 File.rm!(flag)
+IO.puts(Snakepit.Status.table())
+{history, 0} = Snakepit.CommandLine.run(["history"])
+broken = Enum.filter(Snakepit.Doctor.report(), &(&1.level == :broken))
+IO.puts("broken: #{length(broken)}, history: #{history =~ "no runs have ended"}")
+
 IO.puts("left behind: #{length(Snakepit.workers())}")

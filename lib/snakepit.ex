@@ -7,6 +7,8 @@ defmodule Snakepit do
 
     * `cmd/3`, `run/3`, `stream!/2`, `stream/2` - run a program to its end
     * `Snakepit.Worker` - an OS process as a part of your supervision tree
+    * `execute/3`, `execute_stream/4` - have a command carried out by a worker of a pool
+    * `Snakepit.GRPCWorker` - a gRPC server as a worker
     * `Snakepit.Pool` - several workers of one kind, shared by many callers
     * `Snakepit.HeartbeatMonitor` - finds processes that hang
     * `Snakepit.Test` - checks in your own tests that nothing is left behind
@@ -24,7 +26,7 @@ defmodule Snakepit do
 
   """
 
-  alias Snakepit.{Cmd, Config, Error, Options, OutputStream, Result, Run, Script}
+  alias Snakepit.{Cmd, Config, Error, Execution, Options, OutputStream, Result, Run, Script}
   alias Snakepit.Pool.{ApplicationCleanup, ProcessRegistry}
   alias Snakepit.Worker.ApplicationStop
 
@@ -238,6 +240,39 @@ defmodule Snakepit do
   """
   @spec stream([String.t()], keyword()) :: Enumerable.t()
   defdelegate stream(argv, opts \\ []), to: OutputStream, as: :new
+
+  @doc """
+  Has a worker of a pool carry out a command, and returns its result.
+
+      {:ok, %{"msg" => "hi"}} = Snakepit.execute("ping", %{msg: "hi"})
+
+  The pool's workers are of a kind that has commands, such as `Snakepit.GRPCWorker`. Arguments are a map or keyword list of
+  names to values. What becomes of values on their way is described in the guide "gRPC workers"; the keys of a
+  result's maps are strings.
+
+  ## Options
+
+  #{Options.docs(Execution.schema())}
+
+  """
+  @spec execute(String.t(), map() | keyword(), keyword()) :: {:ok, term()} | {:error, Error.t()}
+  defdelegate execute(command, arguments \\ %{}, opts \\ []), to: Execution
+
+  @doc """
+  As `execute/3`, for a command that answers in parts. `callback` is called with each as it comes, in this process.
+
+      :ok = Snakepit.execute_stream("count", %{to: 3}, &IO.inspect/1)
+
+  The worker waits while the callback runs. If the callback raises or throws, the command is cancelled. After an error
+  no further part comes.
+
+  ## Options
+
+  Those of `execute/3`, but the `:timeout` is #{Execution.stream_schema()[:timeout][:default]} ms.
+  """
+  @spec execute_stream(String.t(), map() | keyword(), (term() -> term()), keyword()) ::
+          :ok | {:error, Error.t()}
+  defdelegate execute_stream(command, arguments \\ %{}, callback, opts \\ []), to: Execution
 
   @doc """
   Runs `fun` as a script: starts Snakepit if need be, returns what `fun` returns, and leaves no process behind, also

@@ -2,7 +2,7 @@ defmodule Snakepit.ExamplesTest do
   # Each example as a user would run it, in a BEAM of its own.
   use ExUnit.Case, async: true
 
-  alias Snakepit.Test.Beam
+  alias Snakepit.Test.{Beam, GRPC}
 
   @examples Path.expand("../examples", __DIR__)
   @moduletag :long
@@ -10,13 +10,16 @@ defmodule Snakepit.ExamplesTest do
 
   defp run(name, env \\ []) do
     directory = Beam.temporary_directory()
-    path = Path.join(@examples, name)
+    configure = "Application.put_env(:snakepit, :data_dir, #{inspect(directory)})"
+    run(name, env, configure, "Snakepit.Test.assert_no_orphans(timeout: 0)")
+  end
 
+  defp run(name, env, configure, finish) do
     code = """
-    Application.put_env(:snakepit, :data_dir, #{inspect(directory)})
+    #{configure}
     {:ok, _} = Application.ensure_all_started(:snakepit)
-    Code.eval_file(#{inspect(path)})
-    Snakepit.Test.assert_no_orphans(timeout: 0)
+    Code.eval_file(#{inspect(Path.join(@examples, name))})
+    #{finish}
     """
 
     ebin = Application.app_dir(:snakepit, "ebin")
@@ -123,16 +126,32 @@ defmodule Snakepit.ExamplesTest do
     assert Enum.sort(waited) == for(time <- [100, 500, 900], do: "waited for #{time} ms")
   end
 
-  test "a gRPC server with a health check" do
-    # That of script/test-python has what it needs.
-    found = Enum.find([Path.expand("_build/python/bin/python")], "python3", &File.exists?/1)
-    python = System.get_env("SNAKEPIT_EXAMPLE_PYTHON", found)
-    output = run("grpc_server.exs", [{"SNAKEPIT_EXAMPLE_PYTHON", python}])
+  test "a gRPC service of ten lines" do
+    output = run("grpc_service.exs", [{"SNAKEPIT_EXAMPLE_PYTHON", GRPC.python()}])
 
-    if match?({_, 0}, System.cmd(python, ["-c", "import grpc"], stderr_to_stdout: true)) do
-      assert output =~ "health: healthy\nstopped\n"
-    else
+    if GRPC.skip() do
       assert output =~ "skipped: grpcio"
+    else
+      assert output =~ "part 0\npart 1\npart 2\n"
+      assert output =~ ~s(exception: "ping" raised TypeError: ping\(\) got an unexpected keyword)
+      assert output =~ "answers: 1\n"
     end
+  end
+
+  @tag skip: GRPC.skip()
+  test "an application of the earlier Snakepit" do
+    config = Path.join(@examples, "migrating/config.exs")
+
+    env = [
+      {"SNAKEPIT_EXAMPLE_PYTHON", GRPC.python()},
+      {"SNAKEPIT_DATA_DIR", Beam.temporary_directory()}
+    ]
+
+    configure = "Application.put_all_env(Config.Reader.read!(#{inspect(config)}))"
+    # Its pool is Snakepit's own.
+    output = run("migrating/calls.exs", env, configure, ":ok = Application.stop(:snakepit)")
+    assert output =~ "epoch 1\nepoch 2\n"
+    assert output =~ "workers: :default-1, :default-2\n"
+    assert output =~ "length: 5\n"
   end
 end

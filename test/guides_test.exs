@@ -19,6 +19,7 @@ defmodule Snakepit.GuidesTest do
   test "the snippets on operation are taken from an example and a test" do
     paths = assert_taken_from_files(page("guides/operation.md"))
     assert "examples/operation.exs" in paths and "test/integration/servers_test.exs" in paths
+    assert "test/integration/operation_guide_test.exs" in paths
   end
 
   test "the guide of the dashboard describes every field of its API, and takes its snippet from an example" do
@@ -38,6 +39,14 @@ defmodule Snakepit.GuidesTest do
             [overview["total"], row, detail, hd(detail["tree"]), hd(place["checks"])],
         {field, _value} <- map,
         do: assert(guide =~ "`#{field}`", "#{field} is not described")
+  end
+
+  test "the snippets on gRPC workers and on migrating are taken from examples" do
+    for {guide, least} <- [{"grpc", 3}, {"migrating", 3}] do
+      paths = assert_taken_from_files(page("guides/#{guide}.md"))
+      assert length(paths) >= least
+      for path <- paths, do: assert(path =~ ~r"^examples/(grpc_service|migrating/)")
+    end
   end
 
   test "every file that a guide points to is there" do

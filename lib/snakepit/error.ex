@@ -23,10 +23,13 @@ defmodule Snakepit.Error do
     * `:idle_timeout` - the program wrote nothing for longer than the caller wanted to wait
     * `:max_output` - there was more output than the caller wanted to have
     * `:max_packet` - a line or packet was longer than the caller wanted to have
-    * `:emsgsize` - a packet is longer than the length before it can say
+    * `:emsgsize` - a packet is longer than the length before it can say, or a message than a worker allows
     * `:epipe` - nobody reads what was to be written
     * `:closed` - the input of the process was closed
     * `:worker_down` - there is no such worker, or it ended while it was being used
+    * `:exception` - a command has raised; `detail` has the traceback
+    * `:unavailable`, `:unimplemented`, `:internal` and others - how a gRPC server has ended a call, see
+      `Snakepit.GRPCWorker`
     * `:not_owner` - a stream was begun by one process and continued by another
     * `:shutting_down` - Snakepit is about to stop, and starts nothing any more
     * `:process_table`, `:pidfd`, `:guardian` - Snakepit cannot keep its promises where it was started, and has not

@@ -54,6 +54,11 @@ defmodule Snakepit.Native do
         }
   def self_test, do: unloaded()
 
+  # *waits*. Reads files of `/proc`, and makes one in each directory for a moment. Levels are `:fine`, `:note`,
+  # `:weaker` and `:broken`. Empty elsewhere than on Linux.
+  @spec doctor_report([Path.t()]) :: [map()]
+  def doctor_report(_data_dirs), do: unloaded()
+
   @spec signal_valid(term()) :: boolean()
   def signal_valid(_signal), do: unloaded()
 
@@ -228,6 +233,10 @@ defmodule Snakepit.Native do
 
   @spec adopted_read(Path.t()) :: {:ok, [{pos_integer(), identity()}]} | error()
   def adopted_read(_directory), do: unloaded()
+
+  # *waits*. What was reaped of a dead run, by the fields of `snakepit_core::obituary::Reaped`.
+  @spec obituary_add(Path.t(), map()) :: {:ok, {}} | error()
+  def obituary_add(_directory, _reaped), do: unloaded()
 
   @spec obituary_read(Path.t()) :: map() | nil
   def obituary_read(_directory), do: unloaded()

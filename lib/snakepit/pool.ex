@@ -95,7 +95,8 @@ defmodule Snakepit.Pool do
   @spec child_spec(keyword()) :: Supervisor.child_spec()
   def child_spec(opts) do
     Options.keyword!(opts)
-    worker = Worker.child_spec(Keyword.get(opts, :worker, []))
+    {worker, _adapter} = Snakepit.Pool.Options.resolve(Keyword.get(opts, :worker, []))
+    worker = Worker.child_spec(worker)
 
     %{
       id: opts[:id] || opts[:name] || __MODULE__,

@@ -139,6 +139,7 @@ defmodule Snakepit.Worker do
 
     * `READY=1` - it is ready
     * `STATUS=text` - for people: `info/1` has it as `:notify`
+    * `X_SNAKEPIT_ADDRESS=address` - where it serves, for `Snakepit.GRPCWorker`
     * `WATCHDOG=1` - a heartbeat. With `watchdog: milliseconds` it finds `WATCHDOG_USEC`, and if it does not say this in
       time after it is ready, the worker ends with `:heartbeat_timeout`; at once with `WATCHDOG=trigger`
     * `EXTEND_TIMEOUT_USEC=n` - it needs at least so many microseconds from now on, at most ten minutes, to start or to
@@ -517,6 +518,11 @@ defmodule Snakepit.Worker do
     request = {:talk, request, Deadline.new(timeout)}
     call(worker, request, operation, Deadline.patience(timeout))
   end
+
+  # The process that talks to its OS process, see `Snakepit.Worker.Client`; `nil` for a worker that has none.
+  @doc false
+  @spec client(worker(), timeout()) :: {:ok, pid() | nil} | {:error, Error.t()}
+  def client(worker, timeout), do: call(worker, :client, :client, timeout)
 
   # What `Snakepit.Worker.Terminal` does.
   @doc false

@@ -59,5 +59,5 @@ defmodule Snakepit.LedgerCrashTest do
   end
 
   defp closed_files(directory),
-    do: File.ls!(directory) -- ["history", "lock", "guardian.log", "obituary"]
+    do: File.ls!(directory) -- ["history", "lock", "obituary", "guardian.log"]
 end

@@ -6,8 +6,6 @@ defmodule Snakepit.Build.Checksums do
 
   @type t :: %{optional(name :: String.t()) => sha256 :: String.t()}
 
-  @line ~r/\A([0-9a-fA-F]{64}) [ *](\S+)\z/
-
   @doc "Reads such a file. Nothing in it is passed over: a line that is damaged might be the one that counts."
   @spec read(Path.t()) :: {:ok, t()} | {:error, String.t()}
   def read(path) do
@@ -30,7 +28,7 @@ defmodule Snakepit.Build.Checksums do
     |> String.split("\n")
     |> Enum.with_index(1)
     |> Enum.reduce_while({:ok, %{}}, fn {line, number}, {:ok, known} ->
-      case Regex.run(@line, String.trim(line)) do
+      case Regex.run(~r/\A([0-9a-fA-F]{64}) [ *](\S+)\z/, String.trim(line)) do
         [_, sha256, name] -> {:cont, {:ok, Map.put(known, name, String.downcase(sha256))}}
         nil -> if comment?(line), do: {:cont, {:ok, known}}, else: {:halt, {:error, number}}
       end

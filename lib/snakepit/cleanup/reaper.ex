@@ -199,6 +199,8 @@ defmodule Snakepit.Cleanup.Reaper do
     if DeadRun.blank?(dead) and counts.found == 0 and obituary == nil do
       File.rm_rf(dead.directory)
     else
+      # Order: before the run is closed. Whoever reads its history finds it whole.
+      leave_word(dead, obituary, counts, begun)
       {by, counts} = outcome(dead.record, obituary, counts)
       close_history(dead, obituary, by, counts)
       post_mortem(obituary)
@@ -231,15 +233,33 @@ defmodule Snakepit.Cleanup.Reaper do
     |> Enum.map(&elem(&1, 1))
   end
 
+  # How each process has ended, for the history: no guardian was left to say it. If that fails, the counts are there.
+  defp leave_word(_dead, _obituary, %{ended: []}, _begun), do: :ok
+
+  defp leave_word(dead, obituary, %{ended: ended}, begun) do
+    workers = for %{os_pid: os_pid, worker_id: id} <- dead.workers, into: %{}, do: {os_pid, id}
+
+    Native.obituary_add(dead.directory, %{
+      run_id: dead.id,
+      beam_pid: (dead.record || %{})[:beam_pid] || 0,
+      last_heard_at: DeadRun.ended_at(dead, obituary),
+      reaped_at: System.os_time(:millisecond),
+      duration_ms: now() - begun,
+      processes: for({os_pid, killed?} <- ended, do: {workers[os_pid] || "", os_pid, killed?}),
+      survivors: []
+    })
+  end
+
   # It had ended in order, and only its record was not closed any more.
   defp outcome(%{state: :terminated, clean_shutdown: true}, _obituary, %{found: 0} = counts),
     do: {:clean_shutdown, Map.put(counts, :gone, 0)}
 
-  # The guardian's own count, where it had finished and nothing was left to find.
+  # The guardian's own count, or that of the command `reap`, where it had finished and nothing was left to find.
   defp outcome(_record, %{survivors: []} = obituary, %{found: 0} = counts) do
     found = length(obituary.processes)
     killed = Enum.count(obituary.processes, & &1.killed)
-    {:guardian, Map.merge(counts, %{found: found, killed: killed, gone: found})}
+    by = if by_reap?(obituary), do: :cleanup, else: :guardian
+    {by, Map.merge(counts, %{found: found, killed: killed, gone: found})}
   end
 
   defp outcome(_record, _obituary, counts), do: {:cleanup, Map.put(counts, :gone, counts.found)}
@@ -310,7 +330,12 @@ defmodule Snakepit.Cleanup.Reaper do
   # Events that happened when there was no BEAM to emit them.
   defp post_mortem(nil), do: :ok
 
-  defp post_mortem(obituary) do
+  defp post_mortem(obituary), do: unless(by_reap?(obituary), do: watchdog_acted(obituary))
+
+  # A start or the command `reap` has ended what was left: no guardian has seen the BEAM die.
+  defp by_reap?(%{detected_by: by}), do: by == "reap"
+
+  defp watchdog_acted(obituary) do
     Telemetry.execute(
       [:snakepit, :watchdog, :beam_death_detected],
       %{count: 1, detection_time_ms: obituary.detected_at},

@@ -31,6 +31,19 @@ defmodule Snakepit.DataDir.Place do
     end
   end
 
+  @doc "Returns the directory that a start would use, if there is one. Makes nothing, and does not check whose it is."
+  @spec existing(Path.t() | nil) :: Path.t() | nil
+  def existing(configured) do
+    path =
+      case configured || named_by_environment() do
+        nil -> Enum.find_value(Default.candidates(), &used/1)
+        {_variable, path} -> Path.expand(path)
+        path -> Path.expand(path)
+      end
+
+    if path && File.dir?(path), do: path
+  end
+
   # systemd sets the second one, for this service and its user, in all versions of the service.
   defp named_by_environment do
     case {System.get_env("SNAKEPIT_DATA_DIR", ""), System.get_env("STATE_DIRECTORY", "")} do
@@ -76,13 +89,14 @@ defmodule Snakepit.DataDir.Place do
     end
   end
 
-  defp used_before?({_name, base, rest}) do
-    case Native.directory_look(base, true) do
-      {:ok, %{user: user}} ->
-        Enum.any?([base, below(base, user)], &Instance.known?(Path.join(&1, rest)))
+  defp used_before?(candidate), do: used(candidate) != nil
 
-      {:error, _missing} ->
-        false
+  defp used({_name, base, rest}) do
+    with {:ok, %{user: user}} <- Native.directory_look(base, true) do
+      places = for private <- [base, below(base, user)], do: Path.join(private, rest)
+      Enum.find(places, &Instance.known?/1)
+    else
+      {:error, _missing} -> nil
     end
   end
 

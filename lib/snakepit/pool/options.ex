@@ -35,7 +35,10 @@ defmodule Snakepit.Pool.Options do
     worker: [
       type: {:custom, &__MODULE__.worker/1, "the options of a worker"},
       required: true,
-      doc: "the options of `Snakepit.Worker`, but for `:id` and `:name`"
+      doc: """
+      the options of `Snakepit.Worker`, but for `:id` and `:name`; or `{module, options}` for workers of another kind, see
+      `Snakepit.Adapter`
+      """
     ],
     name: [type: :name, default: nil, doc: "a name, as for `GenServer`"],
     id: [
@@ -126,6 +129,8 @@ defmodule Snakepit.Pool.Options do
   @spec new!(keyword(), String.t()) :: map()
   def new!(given, context \\ "") do
     opts = Options.validate!(given, @schema, context)
+    {worker, adapter} = resolve(opts.worker)
+    opts = Map.merge(opts, %{worker: worker, adapter: adapter})
 
     case opts do
       %{size: nil, max: nil} ->
@@ -186,7 +191,19 @@ defmodule Snakepit.Pool.Options do
     })
   end
 
+  @doc "Returns the options of each worker, and the adapter of workers of another kind."
+  @spec resolve(keyword() | {module(), keyword()}) :: {keyword(), module() | nil}
+  def resolve({module, opts}), do: {module.worker_options(opts), module}
+  def resolve(opts), do: {opts, nil}
+
   @doc false
+  def worker({module, opts}) do
+    if is_atom(module) and Code.ensure_loaded?(module) and
+         function_exported?(module, :worker_options, 1),
+       do: worker(opts),
+       else: {"{module, options} with a module that is a Snakepit.Adapter", module}
+  end
+
   def worker(opts) do
     with true <- Keyword.keyword?(opts) do
       case for key <- [:id, :name], Keyword.has_key?(opts, key), do: key do

@@ -60,7 +60,7 @@ defmodule Snakepit.Pool.Server do
     {:ok, supervisor} = DynamicSupervisor.start_link(strategy: :one_for_one)
 
     id = opts.id || prefix(opts.name)
-    Directory.enter(id)
+    Directory.enter(id, opts.adapter)
 
     state = %__MODULE__{
       label: label || self(),

@@ -5,7 +5,7 @@ defmodule Snakepit.Worker.Exit do
 
   alias Snakepit.{Error, Guardian, Telemetry}
   alias Snakepit.Pool.ProcessRegistry
-  alias Snakepit.Worker.{News, Notify, Output, StopRequest}
+  alias Snakepit.Worker.{Client, News, Notify, Output, StopRequest}
   alias Snakepit.Launch
 
   # What is in a connection whose other side is gone arrives at once.
@@ -34,10 +34,13 @@ defmodule Snakepit.Worker.Exit do
     output = Output.close(worker.output, News.describe(worker.exit, reason))
     stop_linked(worker.monitor)
     stop_linked(worker.notify)
+    Client.stop(worker.client)
     answer = forget(worker, answer)
     News.ended(worker, reason, tail)
     News.cleaned_up(worker, method, answer, begun)
-    {answer, method, %{worker | child: nil, output: output, monitor: nil, notify: nil}}
+
+    {answer, method,
+     %{worker | child: nil, output: output, monitor: nil, notify: nil, client: nil}}
   end
 
   @doc """
@@ -50,6 +53,7 @@ defmodule Snakepit.Worker.Exit do
     Output.close(worker.output, News.describe(nil, :guardian_down))
     stop_linked(worker.monitor)
     stop_linked(worker.notify)
+    Client.stop(worker.client)
     # If the registry is being started again too, the next start takes over the entry.
     Launch.forget(worker.options.id, worker.child)
   end
@@ -117,6 +121,10 @@ defmodule Snakepit.Worker.Exit do
     do: {:exit_signal, "was ended by #{signal} before it was ready"}
 
   defp explain(:timeout, timeout), do: {:not_ready, "not ready within #{timeout} ms"}
+
+  defp explain({:timeout, pending}, timeout),
+    do: {:not_ready, "not ready within #{timeout} ms: #{pending}"}
+
   defp explain(:guardian_down, _timeout), do: {:guardian_down, nil}
   defp explain({:parent, reason}, _), do: {:shutting_down, "told to stop: #{inspect(reason)}"}
 
@@ -125,6 +133,9 @@ defmodule Snakepit.Worker.Exit do
 
   defp explain({:monitor, reason}, _timeout),
     do: {:not_ready, "its heartbeat monitor ended: #{Exception.format_exit(reason)}"}
+
+  defp explain({:client, reason}, _timeout),
+    do: {:not_ready, "its client ended: #{Exception.format_exit(reason)}"}
 
   defp explain({:fault, reason}, _timeout), do: {:not_ready, News.describe(nil, reason)}
 

@@ -38,6 +38,8 @@ defmodule Snakepit.Worker.Notify do
     :timer,
     # When it last said that it is alive.
     :heard_at,
+    # Who waits for an address.
+    :listener,
     status: %Status{},
     watching?: false
   ]
@@ -46,7 +48,7 @@ defmodule Snakepit.Worker.Notify do
   Opens the socket of a worker that wants one; `nil` for any other. Nothing is read before `attach/2`.
   """
   @spec open(Snakepit.Worker.Options.t()) :: {:ok, pid() | nil} | {:error, Error.t()}
-  def open(%{ready: ready, watchdog: nil}) when ready != :notify, do: {:ok, nil}
+  def open(%{ready: ready, watchdog: nil, client: nil}) when ready != :notify, do: {:ok, nil}
 
   def open(options) do
     # Its end is told by a reason that the supervisor's report need not repeat.
@@ -136,6 +138,10 @@ defmodule Snakepit.Worker.Notify do
 
   @impl true
   def handle_cast({:attach, child}, state), do: {:noreply, receive_some(%{state | child: child})}
+
+  def handle_cast({:await_address, pid}, state),
+    do: {:noreply, tell_address(%{state | listener: pid})}
+
   def handle_cast(:watch, state), do: {:noreply, restart_watchdog(%{state | watching?: true})}
 
   def handle_cast(:ending, state),
@@ -227,6 +233,7 @@ defmodule Snakepit.Worker.Notify do
       )
     end
 
+    if fields[:address], do: tell_address(%{state | status: status})
     if fields[:ready], do: tell(state, :ready)
     if fields[:extend_ms], do: extend(state, fields.extend_ms)
     if fields[:watchdog] == :trigger, do: send(self(), :give_up)
@@ -247,6 +254,11 @@ defmodule Snakepit.Worker.Notify do
     timeout_ms = min(timeout_ms, @longest_extension_ms)
     tell(state, {:extend, timeout_ms})
     Guardian.extend(state.child, timeout_ms)
+  end
+
+  defp tell_address(%{listener: pid, status: %{address: address}} = state) do
+    if pid && address, do: send(pid, {__MODULE__, self(), {:address, address}})
+    state
   end
 
   defp tell(state, news), do: send(state.worker, {__MODULE__, self(), news})

@@ -67,6 +67,13 @@ defmodule Snakepit.Worker.Options do
       default: nil,
       doc: "a function that asks it for a sign of life, instead of the lifeline"
     ],
+    client: [
+      type: {:or, [{:one_of, [nil]}, {:custom, &__MODULE__.client?/1, "{module, options}"}]},
+      default: nil,
+      doc: """
+      `{module, options}`: a process that talks to it, which workers of other kinds have, such as `Snakepit.GRPCWorker`
+      """
+    ],
     watchdog: [
       type: {:or, [{:one_of, [nil]}, {:milliseconds, 1}]},
       default: nil,
@@ -141,6 +148,7 @@ defmodule Snakepit.Worker.Options do
             | {:unix, Path.t()}
             | :heartbeat
             | :notify
+            | :client
             | (() -> term())
             | (map() -> term()),
           ready_timeout: pos_integer(),
@@ -151,6 +159,7 @@ defmodule Snakepit.Worker.Options do
           on_guardian_down: :restart | :exit,
           heartbeat: heartbeat() | nil,
           watchdog: pos_integer() | nil,
+          client: Snakepit.Worker.Client.spec() | nil,
           ping: (() -> term()) | (map() -> term()) | nil,
           tail_bytes: non_neg_integer(),
           signal_scope: :group | :process,
@@ -182,6 +191,7 @@ defmodule Snakepit.Worker.Options do
       |> struct(
         id: given.id || id(given.name),
         command: command(given),
+        ready: if(given.client, do: :client, else: given.ready),
         output: given.output || if(config.log_output, do: :logger, else: :quiet),
         stderr: given.stderr || if(given.stdio == :pipe, do: :tail, else: :merge),
         stop_timeout: Map.get(given, :stop_timeout, @stop_timeout),
@@ -227,7 +237,7 @@ defmodule Snakepit.Worker.Options do
     %{
       id: options.id,
       command: %{options.command | stdio: Streams.stdio(options), env: env},
-      lifeline: options.heartbeat != nil and options.ping == nil
+      lifeline: options.heartbeat != nil and options.ping == nil and options.client == nil
     }
   end
 
@@ -269,6 +279,10 @@ defmodule Snakepit.Worker.Options do
 
     options
   end
+
+  @doc false
+  def client?({module, _opts}), do: is_atom(module)
+  def client?(_other), do: false
 
   @doc false
   def pattern?(pattern), do: is_struct(pattern, Regex) or (is_binary(pattern) and pattern != "")

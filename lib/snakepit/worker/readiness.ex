@@ -8,7 +8,7 @@ defmodule Snakepit.Worker.Readiness do
   # else for it to do but to notice that its process has ended, or that its supervisor wants it gone.
 
   alias Snakepit.{Guardian, HeartbeatMonitor}
-  alias Snakepit.Worker.{Notify, Output, Terminal}
+  alias Snakepit.Worker.{Client, Notify, Output, Terminal}
 
   # How often to try a connection that is not accepted yet: nothing tells when it is.
   @probe_interval_ms 20
@@ -17,8 +17,9 @@ defmodule Snakepit.Worker.Readiness do
 
   @doc """
   `:ok` with the worker's output as it is then, or what came first: `{:exited, exit, tail}`,
-  `:guardian_down`, `:timeout`, `{:crashed, reason}` for a function that did, `{:monitor, reason}` for the
-  end of the heartbeat monitor, `{:fault, reason}` for output that it must not write, or `{:parent, reason}`.
+  `:guardian_down`, `:timeout` or, if its client knows more, `{:timeout, what_it_waits_for}`, `{:crashed, reason}` for a
+  function that did, `{:monitor, reason}` or `{:client, reason}` for the end of the heartbeat monitor or of the client,
+  `{:fault, reason}` for output that it must not write, or `{:parent, reason}`.
   """
   def await(%{options: %{ready: nil}} = worker, _parent), do: {:ok, worker.output}
 
@@ -36,11 +37,14 @@ defmodule Snakepit.Worker.Readiness do
     monitor = worker.monitor
     owner = worker.options.owner
     notify = worker.notify
+    client = worker.client
     left = max(wait.deadline - System.monotonic_time(:millisecond), 0)
 
     receive do
       {:select, pipe, _tag, :ready_input} -> heard(wait, pipe)
       {HeartbeatMonitor, ^monitor, :first_pong} -> first_pong(wait)
+      {Client, ^client, :ready} -> {:ok, worker.output}
+      {:EXIT, ^client, reason} -> failed(wait, {:client, reason})
       {Notify, ^notify, :ready} -> notified(wait)
       {Notify, ^notify, {:extend, timeout}} -> loop(extend(wait, timeout))
       {:EXIT, ^notify, reason} -> failed(wait, {:monitor, reason})
@@ -53,7 +57,14 @@ defmodule Snakepit.Worker.Readiness do
       {Guardian, ^child_id, :guardian_down} -> failed(wait, :guardian_down)
       {:DOWN, ^guardian, :process, _server, _reason} -> failed(wait, :guardian_down)
     after
-      left -> failed(wait, :timeout)
+      left -> failed(wait, timeout(worker))
+    end
+  end
+
+  defp timeout(worker) do
+    case Client.pending(worker.options, worker.client) do
+      nil -> :timeout
+      pending -> {:timeout, pending}
     end
   end
 

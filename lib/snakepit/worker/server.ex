@@ -11,6 +11,7 @@ defmodule Snakepit.Worker.Server do
 
   alias Snakepit.Worker.{
     ApplicationStop,
+    Client,
     Exit,
     Info,
     Linger,
@@ -37,6 +38,8 @@ defmodule Snakepit.Worker.Server do
     :started_at,
     # The process that hears what its process says of itself.
     :notify,
+    # The process that talks to it, for workers of other kinds.
+    :client,
     exit: nil,
     tree_gone?: false,
     # How many processes it left behind that had to be killed, when it ended by itself.
@@ -88,7 +91,7 @@ defmodule Snakepit.Worker.Server do
            {:ok, notify} <- Notify.open(options),
            {:ok, %{child: child} = launched} <- run(options, notify) do
         Notify.attach(notify, child)
-        {{:ok, %{new(launched, options, started_at) | notify: notify}}, %{os_pid: child.os_pid}}
+        {{:ok, new(launched, options, started_at, notify)}, %{os_pid: child.os_pid}}
       else
         {:error, error} ->
           error = %{error | worker_id: options.id}
@@ -104,29 +107,33 @@ defmodule Snakepit.Worker.Server do
     end
   end
 
-  defp new(launched, options, started_at) do
+  defp new(launched, options, started_at, notify) do
+    client = Client.start(options, launched.child, notify)
+
     %__MODULE__{
       options: options,
       child: launched.child,
       guardian: launched.guardian,
       output: Output.new(options, launched.streams),
-      monitor: start_monitor(options, launched),
-      started_at: started_at
+      monitor: start_monitor(options, launched, client),
+      started_at: started_at,
+      notify: notify,
+      client: client
     }
   end
 
-  defp start_monitor(%{heartbeat: nil}, _launched), do: nil
+  defp start_monitor(%{heartbeat: nil}, _launched, _client), do: nil
 
-  defp start_monitor(options, launched) do
+  defp start_monitor(options, launched, client) do
     {:ok, monitor} =
       HeartbeatMonitor.start_link(
         [
           worker: self(),
           worker_id: options.id,
           os_pid: launched.child.os_pid,
-          ping: options.ping,
+          ping: Client.ping(options, client),
           socket: launched.lifeline,
-          patient: options.ready == :heartbeat
+          patient: options.ready in [:heartbeat, :client]
         ] ++ Map.to_list(options.heartbeat)
       )
 
@@ -202,6 +209,8 @@ defmodule Snakepit.Worker.Server do
 
   def handle_call(:child, _from, worker),
     do: {:reply, {:ok, {worker.child, worker.options.signal_scope}}, worker}
+
+  def handle_call(:client, _from, worker), do: {:reply, {:ok, worker.client}, worker}
 
   def handle_call(:info, _from, worker) do
     info = %Info{

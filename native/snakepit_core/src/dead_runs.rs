@@ -39,6 +39,48 @@ pub struct Search<'a> {
     pub spared: &'a HashSet<RunId>,
 }
 
+/// A process that is a dead run's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Whose it is, by the place of the run in the search; one behind the last for a run that has no directory any more.
+    pub run: usize,
+    /// The process.
+    pub identity: Identity,
+    /// Why that is sure.
+    pub proof: Proof,
+}
+
+/// What says that a process is a run's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// It is the very process that the run has recorded.
+    Recorded,
+    /// Its environment has the markers of this instance and of a BEAM that is gone.
+    Marked,
+    /// It has inherited the lineage of the run.
+    Lineage,
+    /// It descends from another one that was found.
+    Descends,
+}
+
+/// What dead runs have left behind.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// The processes that [`stop`] would end.
+    pub processes: Vec<Finding>,
+    /// Those that may or may not be ones that were recorded, and the place of their run. They are left alone.
+    pub ambiguous: Vec<(usize, Identity)>,
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The process.
+    pub identity: Identity,
+    /// Whether it had to be killed.
+    pub killed: bool,
+}
+
 /// What became of one run's processes.
 #[derive(Debug, Default)]
 pub struct RunCleanup {
@@ -48,6 +90,8 @@ pub struct RunCleanup {
     pub stopped: usize,
     /// How many had to be killed.
     pub killed: usize,
+    /// Each of both.
+    pub ended: Vec<Ended>,
     /// Those that may or may not be the ones that were recorded, and were left alone.
     pub ambiguous: Vec<Identity>,
     /// Those that are still there.
@@ -59,11 +103,20 @@ impl RunCleanup {
         self.found += identities.len();
         for (identity, outcome) in identities.iter().zip(outcomes) {
             match outcome {
-                Outcome::Stopped | Outcome::Gone => self.stopped += 1,
-                Outcome::Killed => self.killed += 1,
+                Outcome::Stopped | Outcome::Gone => self.end(identity, false),
+                Outcome::Killed => self.end(identity, true),
                 _ => self.survivors.push(identity.clone()),
             }
         }
+    }
+
+    fn end(&mut self, identity: &Identity, killed: bool) {
+        if killed {
+            self.killed += 1;
+        } else {
+            self.stopped += 1;
+        }
+        self.ended.push(Ended { identity: identity.clone(), killed });
     }
 }
 
@@ -78,38 +131,95 @@ pub struct CleanupReport {
 
 const COLUMNS: Columns = Columns { uid: false, arguments: false, markers: true };
 
+/// What a search has turned up in the ledgers, before the process table is read.
+struct Recorded<'a> {
+    search: Search<'a>,
+    claims: Claims<'a>,
+    /// Those that are there, and the place of their run.
+    there: Vec<(Identity, usize)>,
+    /// Of each run, those that only its marker confirms, each time anew.
+    hidden: Vec<Vec<Identity>>,
+    ambiguous: Vec<(usize, Identity)>,
+}
+
+impl<'a> Recorded<'a> {
+    fn find(search: Search<'a>) -> Result<Self, Error> {
+        let claims = Claims::new(search);
+        let mut there = Vec::new();
+        let mut ambiguous = Vec::new();
+        let mut hidden: Vec<Vec<Identity>> = search.runs.iter().map(|_| Vec::new()).collect();
+        for (index, run) in search.runs.iter().enumerate() {
+            for identity in &run.identities {
+                match Process::reopen(identity, Some(run.run_id))? {
+                    Found::Same(process) => match confirmed(&process)? {
+                        Some(identity) => there.push((identity, index)),
+                        None => hidden[index].push(identity.clone()),
+                    },
+                    Found::Gone => {}
+                    Found::Ambiguous => ambiguous.push((index, identity.clone())),
+                }
+            }
+        }
+        Ok(Self { search, claims, there, hidden, ambiguous })
+    }
+
+    /// Calls `with` with the roots of everything that is to be ended.
+    fn with_roots<T>(&self, with: impl FnOnce(Roots) -> Result<T, Error>) -> Result<T, Error> {
+        let identities = self.there.iter().map(|(identity, _)| identity.clone()).collect();
+        let select = |entry: &Entry| self.claims.run_of(entry).is_some();
+        with(Roots { identities, select: &select, columns: COLUMNS, freeze: true })
+    }
+}
+
+/// Returns what [`stop`] would end now, and why. Signals nothing.
+///
+/// # Errors
+///
+/// As for [`stop`].
+pub fn list(search: Search) -> Result<Findings, Error> {
+    let recorded = Recorded::find(search)?;
+    let members = recorded.with_roots(|roots| roots.list())?;
+    let attribution = Attribution::new(&recorded.claims, &recorded.there, &members)?;
+    let there: HashSet<_> =
+        recorded.there.iter().map(|(one, _)| (one.pid.as_raw(), one.start)).collect();
+    let mut processes = Vec::new();
+    for identity in members {
+        let run = attribution.index(&identity);
+        let proof = if there.contains(&(identity.pid.as_raw(), identity.start)) {
+            Proof::Recorded
+        } else {
+            recorded.claims.proof(&identity)?
+        };
+        processes.push(Finding { run, identity, proof });
+    }
+    for (run, hidden) in recorded.hidden.into_iter().enumerate() {
+        let found = hidden.into_iter();
+        processes.extend(found.map(|identity| Finding { run, identity, proof: Proof::Recorded }));
+    }
+    Ok(Findings { processes, ambiguous: recorded.ambiguous })
+}
+
 /// Ends what dead runs have left behind, in one grace period for all.
 ///
 /// # Errors
 ///
 /// [`Error::Os`] if the process table cannot be read.
 pub fn stop(search: Search, plan: &Plan) -> Result<CleanupReport, Error> {
-    let claims = Claims::new(search);
+    let recorded = Recorded::find(search)?;
+    recorded.with_roots(|roots| stop_all(&recorded, roots, plan))
+}
+
+fn stop_all(recorded: &Recorded, mut roots: Roots, plan: &Plan) -> Result<CleanupReport, Error> {
+    let Recorded { search, claims, there, hidden, ambiguous } = recorded;
     let mut cleanups: Vec<RunCleanup> =
         (0..=search.runs.len()).map(|_| RunCleanup::default()).collect();
-    let mut recorded = Vec::new();
-    // Those that only the marker of their run confirms, each time anew.
-    let mut hidden: Vec<Vec<Identity>> = search.runs.iter().map(|_| Vec::new()).collect();
-    for (index, run) in search.runs.iter().enumerate() {
-        for identity in &run.identities {
-            match Process::reopen(identity, Some(run.run_id))? {
-                Found::Same(process) => match confirmed(&process)? {
-                    Some(identity) => recorded.push((identity, index)),
-                    None => hidden[index].push(identity.clone()),
-                },
-                Found::Gone => {}
-                Found::Ambiguous => cleanups[index].ambiguous.push(identity.clone()),
-            }
-        }
+    for (index, identity) in ambiguous {
+        cleanups[*index].ambiguous.push(identity.clone());
     }
-
-    let identities = recorded.iter().map(|(identity, _)| identity.clone()).collect();
-    let select = |entry: &Entry| claims.run_of(entry).is_some();
-    let mut roots = Roots { identities, select: &select, columns: COLUMNS, freeze: true };
     // Order: the whole tree is listed before anyone is asked to end. A parent that ends takes with it the
     // trace to descendants that carry no marker.
     let members = roots.list()?;
-    let attribution = Attribution::new(&claims, &recorded, &members)?;
+    let attribution = Attribution::new(claims, there, &members)?;
     for member in &members {
         cleanups[attribution.index(member)].found += 1;
     }
@@ -121,21 +231,20 @@ pub fn stop(search: Search, plan: &Plan) -> Result<CleanupReport, Error> {
     let outcomes = stop::ask(&members, None, plan)?;
     for (member, outcome) in members.iter().zip(outcomes) {
         if matches!(outcome, Outcome::Stopped | Outcome::Gone) {
-            cleanups[attribution.index(member)].stopped += 1;
+            cleanups[attribution.index(member)].end(member, false);
         }
     }
 
     roots.identities.extend(members);
     let rest = tree::kill(&roots, Instant::now() + plan.kill_wait)?;
     for identity in &rest.signalled {
-        cleanups[attribution.index(identity)].killed += 1;
+        let survived = rest.survivors.iter().any(|survivor| is_same_process(identity, survivor));
+        if !survived {
+            cleanups[attribution.index(identity)].end(identity, true);
+        }
     }
     for survivor in rest.survivors {
-        let one = &mut cleanups[attribution.index(&survivor)];
-        if rest.signalled.iter().any(|signalled| is_same_process(signalled, &survivor)) {
-            one.killed -= 1;
-        }
-        one.survivors.push(survivor);
+        cleanups[attribution.index(&survivor)].survivors.push(survivor);
     }
     let strays = cleanups.pop().unwrap_or_default();
     Ok(CleanupReport { runs: cleanups, strays })
@@ -183,15 +292,26 @@ impl<'a> Claims<'a> {
 
     /// Returns the run that an entry says it is of; one behind the last for a run that is not known.
     fn run_of(&self, entry: &Entry) -> Option<usize> {
-        let marked = match &entry.environment {
-            Environment::Read(markers) => self.marked(markers),
-            _ => None,
-        };
-        let marked = marked.filter(|run| !self.is_stray_of_another(entry, *run));
         // Without its environment a process still has its lineage, which names the run alone.
-        marked.or_else(|| {
+        self.marked_run(entry).or_else(|| {
             let lineage = Lineage::of(entry.pid).ok().flatten()?;
             self.runs.get(&lineage.run_id).copied()
+        })
+    }
+
+    fn marked_run(&self, entry: &Entry) -> Option<usize> {
+        let Environment::Read(markers) = &entry.environment else { return None };
+        self.marked(markers).filter(|run| !self.is_stray_of_another(entry, *run))
+    }
+
+    /// Returns what one that was not recorded says of itself.
+    fn proof(&self, identity: &Identity) -> Result<Proof, Error> {
+        let entry = table::read_one(identity.pid, COLUMNS)?;
+        let entry = entry.filter(|entry| entry.start == identity.start);
+        Ok(match entry {
+            Some(entry) if self.marked_run(&entry).is_some() => Proof::Marked,
+            Some(entry) if self.run_of(&entry).is_some() => Proof::Lineage,
+            _ => Proof::Descends,
         })
     }
 

@@ -45,14 +45,17 @@ pub(crate) fn above(pid: Pid) -> impl Iterator<Item = Pid> {
         Pid::new(entry.parent.into())
     };
     let ancestors = std::iter::successors(parent(pid), move |pid| parent(*pid)).take(DEPTH);
-    ancestors.filter(|pid| {
-        let entry = table::read_one(*pid, COLUMNS).ok().flatten();
-        entry.is_some_and(|entry| entry.is_alive() && run_of(&entry).is_some())
-    })
+    ancestors.filter(|pid| is_one(*pid))
+}
+
+/// Returns whether a process is a guardian, of any run; one that is gone is none.
+pub fn is_one(pid: Pid) -> bool {
+    let entry = table::read_one(pid, COLUMNS).ok().flatten();
+    entry.is_some_and(|entry| entry.is_alive() && run_of(&entry).is_some())
 }
 
 /// Returns the run that a process is the guardian of, by its name and argument.
-fn run_of(entry: &Entry) -> Option<RunId> {
+pub fn run_of(entry: &Entry) -> Option<RunId> {
     let mut arguments = entry.arguments.iter();
     let name = arguments.next()?.rsplit(|byte| *byte == b'/').next()?;
     let run_id = RunId::from_bytes(arguments.next()?)?;

@@ -21,11 +21,14 @@
 //! | [`record`] | what the ledger stores of a worker |
 //! | [`directory`], [`private_file`], [`filesystem`] | whose the data directory is, and where it lies |
 //! | [`run_directory`], [`lock`], [`journal`], [`queue`], [`adopted`], [`obituary`] | the files of a run |
+//! | [`ledger`], [`external_term`] | what a run has recorded, read without a BEAM |
+//! | [`place`] | where a run was |
 //! | [`guardian`] | which processes are guardians, and of which runs |
 //! | [`dead_runs`] | what dead runs have left behind, found and ended |
 //! | [`terminal`] | what a person's terminal was set to |
 //! | `usage` | what the processes of one tree use (Linux) |
 //! | [`self_test`] | what this place lets a process do |
+//! | `doctor` | the same for people, with costs and remedies (Linux) |
 
 pub mod account;
 pub mod adopted;
@@ -33,8 +36,11 @@ pub mod dead_runs;
 #[cfg(target_os = "linux")]
 pub mod descendants;
 pub mod directory;
+#[cfg(target_os = "linux")]
+pub mod doctor;
 mod entropy;
 pub mod error;
+pub mod external_term;
 pub mod filesystem;
 #[cfg(target_os = "linux")]
 pub mod forked;
@@ -42,12 +48,14 @@ pub mod group;
 pub mod guardian;
 pub mod identity;
 pub mod journal;
+pub mod ledger;
 pub mod lineage;
 pub mod lock;
 pub mod marker;
 pub mod obituary;
 mod os;
 pub mod pid;
+pub mod place;
 pub mod private_file;
 pub mod proc_text;
 pub mod process;

@@ -6,6 +6,8 @@
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::external_term::Term;
+
 /// The layout of [`Record`]. A record of another version is not understood, so not acted upon.
 pub const VERSION: u32 = 1;
 
@@ -51,6 +53,38 @@ pub enum Flaw {
 }
 
 impl Record {
+    /// From the fields of an entry of the journal: `Snakepit.Ledger.Journal` has their order.
+    pub fn from_fields(fields: &[Term]) -> Option<Self> {
+        let [worker_id, run_id, status, os_pid, pgid, identity, elixir_pid, command, spawned_at] =
+            fields
+        else {
+            return None;
+        };
+        let command: Option<Vec<_>> =
+            command.list()?.iter().map(|one| one.binary().map(<[u8]>::to_vec)).collect();
+        Some(Self {
+            worker_id: worker_id.text()?.to_owned(),
+            run_id: run_id.text()?.to_owned(),
+            status: match status.atom()? {
+                "reserved" => Status::Reserved,
+                "active" => Status::Active,
+                _ => return None,
+            },
+            os_pid: optional(os_pid, Term::integer)?,
+            pgid: optional(pgid, Term::integer)?,
+            identity: optional(identity, |one| one.binary().map(<[u8]>::to_vec))?,
+            elixir_pid: optional(elixir_pid, |one| one.text().map(str::to_owned))?,
+            command: command?,
+            spawned_at: spawned_at.integer()?,
+        })
+    }
+
+    /// From a map with these keys, as the table has it.
+    pub fn from_term(map: &Term) -> Option<Self> {
+        let fields: Option<Vec<Term>> = FIELDS.iter().map(|key| map.get(key).cloned()).collect();
+        Self::from_fields(&fields?)
+    }
+
     /// The checksum over version and content.
     pub fn checksum(&self) -> u64 {
         let mut bytes = VERSION.to_le_bytes().to_vec();
@@ -73,6 +107,24 @@ impl Record {
             Ok(())
         }
     }
+}
+
+const FIELDS: [&str; 9] = [
+    "worker_id",
+    "run_id",
+    "status",
+    "os_pid",
+    "pgid",
+    "identity",
+    "elixir_pid",
+    "command",
+    "spawned_at",
+];
+
+/// `Some(None)` for `nil`, `None` for what is of another kind.
+#[expect(clippy::option_option, reason = "so that `?` tells what is of another kind")]
+fn optional<T>(term: &Term, read: impl Fn(&Term) -> Option<T>) -> Option<Option<T>> {
+    if term.is_nil() { Some(None) } else { read(term).map(Some) }
 }
 
 #[cfg(test)]

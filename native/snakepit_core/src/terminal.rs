@@ -4,6 +4,10 @@ use nix::sys::termios::{ControlFlags, InputFlags, LocalFlags, OutputFlags, Termi
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
+/// How many control characters the kernel knows. The C library has room for more, and musl leaves there what was in
+/// memory before.
+const CHARACTERS: usize = 19;
+
 /// All that raw mode changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
@@ -22,7 +26,7 @@ impl Settings {
             output: widen(modes.output_flags.bits()),
             control: widen(modes.control_flags.bits()),
             local: widen(modes.local_flags.bits()),
-            characters: ByteBuf::from(modes.control_chars.to_vec()),
+            characters: ByteBuf::from(&modes.control_chars[..CHARACTERS]),
         }
     }
 
@@ -92,6 +96,11 @@ mod tests {
         tcsetattr(&pty.slave, SetArg::TCSANOW, &now).unwrap();
         let after = tcgetattr(&pty.slave).unwrap();
         assert_eq!(Settings::of(&after), Settings::of(&before));
+
+        // What musl leaves behind the last character.
+        let mut dirty = after;
+        dirty.control_chars[CHARACTERS] = 7;
+        assert_eq!(Settings::of(&dirty), Settings::of(&before));
 
         // A shell that has taken over sets what it needs.
         let mut another = raw;

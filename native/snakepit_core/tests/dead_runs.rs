@@ -10,11 +10,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use snakepit_core::Identity;
-use snakepit_core::dead_runs::{self, CleanupReport, DeadRun, RunCleanup, Search};
+use snakepit_core::dead_runs::{self, CleanupReport, DeadRun, Proof, RunCleanup, Search};
 use snakepit_core::lineage::Lineage;
 use snakepit_core::marker::{self, Owner};
 use snakepit_core::run_id::RunId;
+use snakepit_core::{Identity, Pid};
 use support::pidfd::{Stray, catch_all};
 use support::refusal::refusing;
 use support::spawn::Spawned;
@@ -81,7 +81,52 @@ fn run(run_id: RunId, identities: Vec<Identity>) -> DeadRun {
 fn stop_dead_runs(instance: &str, runs: &[DeadRun], spared: &[RunId]) -> CleanupReport {
     let spared: HashSet<_> = spared.iter().copied().collect();
     let search = Search { runs, instance: instance.as_bytes(), spared: &spared };
-    dead_runs::stop(search, &plan(GRACE)).unwrap()
+    let listed = dead_runs::list(search).unwrap();
+    let report = dead_runs::stop(search, &plan(GRACE)).unwrap();
+    // What is shown to people first is what is ended then.
+    for (index, cleanup) in report.runs.iter().chain([&report.strays]).enumerate() {
+        let mut shown: Vec<_> = listed.processes.iter().filter(|one| one.run == index).collect();
+        assert_eq!(shown.len(), cleanup.found, "{shown:?}");
+        shown.retain(|one| !cleanup.survivors.contains(&one.identity));
+        assert_eq!(shown.len(), cleanup.ended.len());
+        for ended in &cleanup.ended {
+            assert!(shown.iter().any(|one| one.identity.pid == ended.identity.pid), "{ended:?}");
+        }
+        let ambiguous = listed.ambiguous.iter().filter(|(run, _)| *run == index);
+        assert_eq!(ambiguous.count(), cleanup.ambiguous.len());
+    }
+    report
+}
+
+fn proof_of(run: DeadRun, instance: &str, pid: Pid) -> Option<Proof> {
+    let runs = [run];
+    let spared = HashSet::new();
+    let search = Search { runs: &runs, instance: instance.as_bytes(), spared: &spared };
+    let listed = dead_runs::list(search).unwrap().processes;
+    listed.into_iter().find(|one| one.identity.pid == pid).map(|one| one.proof)
+}
+
+#[test]
+fn what_is_listed_has_its_proof_and_lives_on() {
+    let (instance, run_id) = (instance(), fresh());
+    let noted = Spawned::polite();
+    let by_marker = marked(run_id, &instance, &dead_owner());
+    let by_lineage = of_lineage(run_id);
+    let mut parent = Spawned::start(&mut fixture("scatters_children.py"));
+    let children = catch_all(&parent.line());
+    let below = Pid::new(children[0].pid.into()).unwrap();
+    for (pid, proof) in [
+        (noted.pid(), Some(Proof::Recorded)),
+        (by_marker.pid(), Some(Proof::Marked)),
+        (by_lineage.pid(), Some(Proof::Lineage)),
+        (below, Some(Proof::Descends)),
+        (Pid::current(), None),
+    ] {
+        let run = run(run_id, vec![noted.identity(), parent.identity()]);
+        assert_eq!(proof_of(run, &instance, pid), proof);
+    }
+    assert!([&noted, &by_marker].iter().all(|one| one.is_untouched()));
+    assert!(children.iter().all(Stray::lives));
 }
 
 fn counts(cleanup: &RunCleanup) -> (usize, usize, usize, usize, usize) {

@@ -59,8 +59,32 @@ const PROC: &[&str] = &[
     "\0",
 ];
 
+/// Beginnings of terms of Erlang, and whole ones.
+const TERMS: &[&[u8]] = &[
+    &[131],
+    &[97, 7],
+    &[98, 0, 0, 1, 44],
+    &[104, 1],
+    &[104, 2],
+    &[105, 0, 0, 0, 1],
+    &[106],
+    &[107, 0, 1, 9],
+    &[108, 0, 0, 0, 1],
+    &[109, 0, 0, 0, 2, 1, 2],
+    &[110, 8, 1, 0, 0, 0, 0, 0, 0, 0, 128],
+    &[116, 0, 0, 0, 1],
+    &[119, 4, b'g', b'o', b'n', b'e'],
+    &[119, 3, b'r', b'u', b'n'],
+    &[0, 0, 0, 200, 0x12, 0x34, 0x56, 0x78],
+];
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn terms_are_read_as_far_as_they_are_whole(pieces in vec(select(TERMS), 0..24)) {
+        checks::ledger::check(&pieces.concat());
+    }
 
     #[test]
     fn every_check_holds_for_noise(bytes in vec(any::<u8>(), 0..400)) {

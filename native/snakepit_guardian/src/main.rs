@@ -21,13 +21,17 @@
 //! If the BEAM dies, its end of the port closes and its pidfd fires: everything is asked to end, then
 //! killed, and when the kernel says that the guardian has no child left, the obituary is written and
 //! the guardian ends. If the guardian dies, gates close and the kernel kills its children.
+//!
+//! With a command instead of a run's id it is a tool for people and scripts: see `command`.
 
+#[cfg(target_os = "linux")]
+mod command;
 #[cfg(target_os = "linux")]
 mod linux;
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
-    linux::main()
+    command::run().unwrap_or_else(linux::main)
 }
 
 #[cfg(not(target_os = "linux"))]

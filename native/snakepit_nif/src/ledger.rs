@@ -4,9 +4,11 @@
 use rustler::{Atom, Binary, Env, ResourceArc, Term};
 use snakepit_core::journal::{self, Journal};
 use snakepit_core::lock::Lock;
-use snakepit_core::{adopted, obituary};
+use snakepit_core::{Error, adopted, obituary};
 
-use crate::ledger_terms::{ContentsTerm, JournalResource, LockResource, ObituaryTerm, TurnTerm};
+use crate::ledger_terms::{
+    ContentsTerm, JournalResource, LockResource, ObituaryTerm, ReapedTerm, TurnTerm,
+};
 use crate::terms::{self, Bytes, ProcessTerm, RecordTerm, SealTerm};
 use crate::{Answer, as_path};
 
@@ -105,6 +107,13 @@ fn journal_read(path: Bytes) -> Answer<ContentsTerm> {
 #[rustler::nif(schedule = "DirtyIo")]
 fn adopted_read(directory: Bytes) -> Answer<Vec<ProcessTerm>> {
     Ok(adopted::read(&as_path(directory))?.into_iter().map(ProcessTerm).collect())
+}
+
+/// `Snakepit.Native.obituary_add/2`: what was reaped of a dead run. Writes a file.
+#[rustler::nif(schedule = "DirtyIo")]
+fn obituary_add(directory: Bytes, reaped: ReapedTerm) -> Answer<()> {
+    let added = obituary::add_reaped(&as_path(directory), reaped.into());
+    Ok(added.map_err(|error| Error::io("obituary", &error))?)
 }
 
 /// `Snakepit.Native.obituary_read/1`. Reads a file.

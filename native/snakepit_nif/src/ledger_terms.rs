@@ -10,7 +10,7 @@ use snakepit_core::dead_runs::{CleanupReport, DeadRun, RunCleanup};
 use snakepit_core::identity::Origin;
 use snakepit_core::journal::{Contents, Journal};
 use snakepit_core::lock::Lock;
-use snakepit_core::obituary::{Ended, Obituary, Used};
+use snakepit_core::obituary::{Ended, Obituary, Reaped, Used};
 use snakepit_core::queue::Queue;
 use snakepit_core::run::RunMember;
 use snakepit_core::run_id::RunId;
@@ -22,7 +22,7 @@ mod atoms {
     rustler::atoms! {
         entries, ignored, found, stopped, killed, ambiguous, doubtful, survivors, runs, strays,
         run_id, beam_pid, detected_at, detected_by, duration_ms, processes, worker_id, os_pid,
-        after_ms, identity, usage, user_us, system_us, max_rss_kb,
+        after_ms, ended, identity, usage, user_us, system_us, max_rss_kb,
     }
 }
 
@@ -157,6 +157,8 @@ impl Encoder for CleanupReportTerm {
 
 fn cleanup<'a>(env: Env<'a>, cleanup: &RunCleanup) -> Term<'a> {
     let survivors: Vec<_> = cleanup.survivors.iter().cloned().map(ProcessTerm).collect();
+    let ended = cleanup.ended.iter();
+    let ended: Vec<_> = ended.map(|one| (one.identity.pid.as_raw(), one.killed)).collect();
     let doubtful: Vec<_> = cleanup.ambiguous.iter().cloned().map(ProcessTerm).collect();
     let pairs = [
         (atoms::found(), cleanup.found.encode(env)),
@@ -165,6 +167,7 @@ fn cleanup<'a>(env: Env<'a>, cleanup: &RunCleanup) -> Term<'a> {
         (atoms::ambiguous(), cleanup.ambiguous.len().encode(env)),
         (atoms::doubtful(), doubtful.encode(env)),
         (atoms::survivors(), survivors.encode(env)),
+        (atoms::ended(), ended.encode(env)),
     ];
     map(env, &pairs)
 }
@@ -180,6 +183,26 @@ impl Encoder for MemberTerm {
             (atoms::worker_id(), self.0.worker_id.clone().map(Bytes).encode(env)),
         ];
         map(env, &pairs)
+    }
+}
+
+/// What was reaped of a dead run; see `snakepit_core::obituary`.
+#[derive(NifMap)]
+pub struct ReapedTerm {
+    run_id: String,
+    beam_pid: i64,
+    last_heard_at: i64,
+    reaped_at: i64,
+    duration_ms: u64,
+    processes: Vec<(String, i64, bool)>,
+    survivors: Vec<i64>,
+}
+
+impl From<ReapedTerm> for Reaped {
+    fn from(term: ReapedTerm) -> Self {
+        let ReapedTerm { run_id, beam_pid, last_heard_at, reaped_at, duration_ms, .. } = term;
+        let (processes, survivors) = (term.processes, term.survivors);
+        Self { run_id, beam_pid, last_heard_at, reaped_at, duration_ms, processes, survivors }
     }
 }
 

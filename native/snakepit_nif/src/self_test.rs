@@ -1,9 +1,9 @@
 //! What this place lets the BEAM do, as Elixir sees it.
 
-use rustler::{Encoder, Env, Term};
+use rustler::{Encoder, Env, NifMap, NifUnitEnum, Term};
 use snakepit_core::self_test::{self, Facts, Table};
 
-use crate::terms::{errno_atom, map};
+use crate::terms::{Bytes, errno_atom, map};
 
 mod atoms {
     rustler::atoms! {
@@ -15,6 +15,53 @@ mod atoms {
 #[rustler::nif(schedule = "DirtyIo")]
 fn self_test() -> FactsTerm {
     FactsTerm(self_test::examine())
+}
+
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+#[derive(NifUnitEnum)]
+enum LevelTerm {
+    Fine,
+    Note,
+    Weaker,
+    Broken,
+}
+
+#[derive(NifMap)]
+struct FindingTerm {
+    check: String,
+    level: LevelTerm,
+    found: String,
+    cost: String,
+    remedy: String,
+}
+
+/// `Snakepit.Native.doctor_report/1`. Reads files, and makes one for a moment.
+#[cfg(target_os = "linux")]
+#[rustler::nif(schedule = "DirtyIo")]
+fn doctor_report(data_dirs: Vec<Bytes>) -> Vec<FindingTerm> {
+    use snakepit_core::doctor::{self, Level};
+
+    let data_dirs: Vec<_> = data_dirs.into_iter().map(crate::as_path).collect();
+    let term = |finding: doctor::Finding| FindingTerm {
+        check: finding.check.to_owned(),
+        level: match finding.level {
+            Level::Fine => LevelTerm::Fine,
+            Level::Note => LevelTerm::Note,
+            Level::Weaker => LevelTerm::Weaker,
+            Level::Broken => LevelTerm::Broken,
+        },
+        found: finding.found,
+        cost: finding.cost,
+        remedy: finding.remedy,
+    };
+    doctor::report(&data_dirs).into_iter().map(term).collect()
+}
+
+/// There is no guardian on this system, and nothing to find out.
+#[cfg(not(target_os = "linux"))]
+#[rustler::nif(schedule = "DirtyIo")]
+fn doctor_report(_data_dirs: Vec<Bytes>) -> Vec<FindingTerm> {
+    Vec::new()
 }
 
 struct FactsTerm(Facts);

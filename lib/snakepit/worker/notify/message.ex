@@ -14,6 +14,7 @@ defmodule Snakepit.Worker.Notify.Message do
           optional(:reloading) => true,
           optional(:stopping) => true,
           optional(:status) => String.t(),
+          optional(:address) => String.t(),
           optional(:watchdog) => :alive | :trigger,
           optional(:watchdog_ms) => pos_integer(),
           optional(:extend_ms) => non_neg_integer()
@@ -36,6 +37,7 @@ defmodule Snakepit.Worker.Notify.Message do
   defp pair("RELOADING=1"), do: [reloading: true]
   defp pair("STOPPING=1"), do: [stopping: true]
   defp pair("STATUS=" <> text), do: [status: Tail.text(text)]
+  defp pair("X_SNAKEPIT_ADDRESS=" <> text), do: [address: Tail.text(text)]
   defp pair("WATCHDOG=1"), do: [watchdog: :alive]
   defp pair("WATCHDOG=trigger"), do: [watchdog: :trigger]
   defp pair("WATCHDOG_USEC=" <> number), do: for(ms <- ms(number), do: {:watchdog_ms, max(ms, 1)})

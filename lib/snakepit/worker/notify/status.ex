@@ -4,15 +4,17 @@ defmodule Snakepit.Worker.Notify.Status do
 
     * `:state` - `:starting`, `:ready`, `:reloading` or `:stopping`
     * `:text` - its last `STATUS=`, or `nil`
+    * `:address` - its last `X_SNAKEPIT_ADDRESS=`, where it serves, or `nil`; see `Snakepit.GRPCWorker`
     * `:watchdogs` - how many times it has said `WATCHDOG=1`
 
   """
 
-  defstruct state: :starting, text: nil, watchdogs: 0
+  defstruct state: :starting, text: nil, address: nil, watchdogs: 0
 
   @type t :: %__MODULE__{
           state: :starting | :ready | :reloading | :stopping,
           text: String.t() | nil,
+          address: String.t() | nil,
           watchdogs: non_neg_integer()
         }
 
@@ -23,6 +25,7 @@ defmodule Snakepit.Worker.Notify.Status do
       status
       | state: state(status.state, message),
         text: Map.get(message, :status, status.text),
+        address: Map.get(message, :address, status.address),
         watchdogs: status.watchdogs + if(message[:watchdog] == :alive, do: 1, else: 0)
     }
   end

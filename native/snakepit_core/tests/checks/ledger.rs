@@ -1,6 +1,8 @@
 //! The files of a run: what is damaged is left out, and nothing that was not written comes out.
 
 use serde::Serialize;
+use snakepit_core::external_term::{self, Term};
+use snakepit_core::ledger::{self, ClosedRun, Ledger};
 use snakepit_core::record::{Flaw, Record, Status, VERSION};
 use snakepit_core::{Identity, Pid, adopted, journal};
 use xxhash_rust::xxh3::xxh3_64;
@@ -14,6 +16,8 @@ pub fn check(bytes: &[u8]) {
     any_journal(bytes);
     any_adopted(bytes);
     any_identity(bytes);
+    any_term(bytes);
+    any_table(bytes);
     damaged_journal(&mut Script(bytes));
     damaged_adopted(&mut Script(bytes));
     records(&mut Script(bytes));
@@ -157,6 +161,30 @@ struct Stored<'a> {
     boot: [u8; 16],
     namespace: u64,
     handle: Option<(i32, Vec<u8>)>,
+}
+
+/// What is read as a term is all of it that was used: the same bytes are the same term, and one less is none.
+fn any_term(bytes: &[u8]) {
+    let versioned = [&[external_term::VERSION], bytes].concat();
+    for bytes in [bytes, &versioned] {
+        let Some((term, used)) = Term::decode_prefix(bytes) else { continue };
+        assert_eq!(Term::decode(&bytes[..used]).as_ref(), Some(&term));
+        assert_eq!(Term::decode(&bytes[..used - 1]), None);
+        Ledger::default().add_entry(&bytes[..used]);
+    }
+    assert_eq!(ledger::open_seal(bytes), None, "a seal is not guessed");
+    assert_eq!(ClosedRun::parse(bytes), None);
+}
+
+/// Whatever is behind the header of a table, each object that is found is a tuple.
+fn any_table(bytes: &[u8]) {
+    let mut table: Vec<u8> = [0, 0x00AB_CDEF, 0, 1, 9, 0, 0, 0, 0]
+        .iter()
+        .flat_map(|word: &u32| word.to_be_bytes())
+        .collect();
+    table.extend_from_slice(bytes);
+    let found = ledger::salvage(&table).unwrap();
+    assert!(found.objects.iter().chain(&found.leftovers).all(|one| one.tuple().is_some()));
 }
 
 fn any_identity(bytes: &[u8]) {

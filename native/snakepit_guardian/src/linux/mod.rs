@@ -50,7 +50,7 @@ pub fn main() -> ExitCode {
             let (number, name) = (errno as i32, errno.desc());
             eprintln!(
                 "snakepit_guardian: descriptors 3 and 4 are not the BEAM's port, or signals cannot be set up: \
-                 {name} (errno {number}). The Snakepit library starts this program; it cannot be started by hand."
+                 {name} (errno {number}). The Snakepit library starts this program so; by hand it has commands: snakepit_guardian --help"
             );
             ExitCode::FAILURE
         }

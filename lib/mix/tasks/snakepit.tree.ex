@@ -1,0 +1,19 @@
+defmodule Mix.Tasks.Snakepit.Tree do
+  @shortdoc "Shows the processes of all runs as trees"
+
+  @moduledoc """
+  Shows the processes of all runs as trees.
+
+      $ mix snakepit.tree
+
+  Looks at the data directory of this project, as a start of it would choose it, and starts neither the project nor a run.
+  The work is done by `snakepit_guardian`, whose options these are: `priv/man/snakepit_guardian.1` describes them.
+  """
+
+  use Mix.Task
+
+  @requirements ["app.config"]
+
+  @impl true
+  def run(arguments), do: Snakepit.CommandLine.task("tree", arguments)
+end
