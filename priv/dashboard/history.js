@@ -99,14 +99,16 @@ function timeline({ detected_at: at, detected_by: by, duration_ms: took, process
     el("ol", {}, lines), omitted > 0 && el("p", { class: "quiet" }, `and ${omitted} more`));
 }
 
-const MARKS = { ok: ["good", "fine"], info: ["info", "note"], warning: ["warning", "weaker"], refusal: ["bad", "missing"] };
+const MARKS = { fine: ["good", "fine"], note: ["info", "note"], weaker: ["warning", "weaker"], broken: ["bad", "broken"] };
 
 function checks({ checks: list }) {
   byId("checks").replaceChildren(...list.map((one) => {
-    const [level, word] = MARKS[one.status] ?? ["info", one.status];
+    const [level, word] = MARKS[one.level] ?? ["info", one.level];
     return el("article", { class: "check" }, el("span", { class: `badge ${level}` }, word),
-      el("div", {}, el("b", {}, one.title), el("p", {}, sentence(one.text)), one.remedy && el("p", { class: "quiet" }, sentence(one.remedy))));
+      el("div", {}, el("b", {}, capital(one.check)), el("p", {}, sentence(one.found)),
+        one.cost && el("p", { class: "quiet" }, `What it costs: ${sentence(one.cost)}`), one.remedy && el("p", { class: "quiet" }, `What helps: ${sentence(one.remedy)}`)));
   }));
 }
 
-const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}.`;
+const capital = (text) => `${text[0].toUpperCase()}${text.slice(1)}`;
+const sentence = (text) => `${capital(text)}.`;

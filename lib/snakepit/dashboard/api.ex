@@ -5,8 +5,8 @@ defmodule Snakepit.Dashboard.API do
 
   @behaviour Snakepit.WebServer
 
-  alias Snakepit.Dashboard.{Access, Actions, Collector, Detail, Page, Place, Runs}
-  alias Snakepit.{JSON, Run, WebServer}
+  alias Snakepit.Dashboard.{Access, Actions, Collector, Detail, Page, Runs}
+  alias Snakepit.{Doctor, JSON, Run, WebServer}
 
   @impl true
   def answer(request, dashboard) do
@@ -55,7 +55,7 @@ defmodule Snakepit.Dashboard.API do
     end
   end
 
-  defp route("GET", "/api/place", _request, _dashboard), do: json(%{checks: Place.report()})
+  defp route("GET", "/api/place", _request, _dashboard), do: json(%{checks: Doctor.report()})
 
   defp route("GET", path, request, _dashboard) do
     case Page.fetch(path) do
