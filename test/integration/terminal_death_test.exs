@@ -12,7 +12,7 @@ defmodule Snakepit.TerminalDeathTest do
   defp start(beam, token, terminal \\ "[]") do
     Beam.run(beam, """
     owner = self()
-    code = "sleep #{token} & nohup setsid sleep #{token} 2>/dev/null & sleep #{token}\\n"
+    code = "sleep #{token} & nohup setsid sleep #{token} >/dev/null 2>&1 & sleep #{token}\\n"
 
     spawn(fn ->
       Process.flag(:trap_exit, true)
