@@ -15,7 +15,7 @@ defmodule Snakepit.MixProject do
       start_permanent: Mix.env() == :prod,
       deps: [],
       # Of OTP, and used by the compiler and tests alone, which start them.
-      xref: [exclude: [:httpc, :httpd, :inets, :public_key]],
+      elixirc_options: [no_warn_undefined: [:httpc, :httpd, :inets, :public_key]],
       test_coverage: [tool: Snakepit.Test.Coverage],
       # What tests run and is no test; newer versions of mix would ask about it.
       test_ignore_filters: [&String.starts_with?(&1, @no_tests)],
@@ -35,7 +35,9 @@ defmodule Snakepit.MixProject do
   # Snakepit.WebServer uses it. Not for everybody: a dependency is compiled for :prod, and applications that have
   # such a server list it themselves, because to load and start it takes 10 ms.
   defp used_here(:prod), do: []
-  defp used_here(_dev_or_test), do: [:inets]
+  defp used_here(:dev), do: [:inets]
+  # And a server whose certificate is checked.
+  defp used_here(:test), do: [:inets, :ssl]
 
   defp elixirc_paths(:test), do: ["lib", "test/support", "bench/support"]
   defp elixirc_paths(_env), do: ["lib"]

@@ -66,7 +66,11 @@ defmodule Snakepit.Execution do
   defp deadline(:infinity), do: :infinity
   defp deadline(timeout), do: System.monotonic_time(:millisecond) + timeout
 
-  defp arguments!(%{} = map) when not is_struct(map), do: Enum.each(map, &name!/1) && map
+  defp arguments!(%{} = map) when not is_struct(map) do
+    Enum.each(map, &name!/1)
+    map
+  end
+
   defp arguments!([]), do: %{}
 
   defp arguments!(arguments) do

@@ -271,7 +271,7 @@ defmodule Snakepit.CommandsTest do
 
   defp damaged(bytes) do
     position = :rand.uniform(byte_size(bytes) + 1) - 1
-    <<head::binary-size(position), rest::binary>> = bytes
+    {head, rest} = :erlang.split_binary(bytes, position)
     head <> :rand.bytes(4) <> binary_part(rest, 0, div(byte_size(rest), 2))
   end
 

@@ -8,8 +8,7 @@ defmodule Snakepit.PrometheusTest do
   @root Path.expand("../..", __DIR__)
   @alerts Path.join(@root, "priv/prometheus/alerts.yml")
   @dashboard Path.join(@root, "priv/grafana/snakepit.json")
-  @promtool System.find_executable("promtool")
-  @there System.find_executable("prometheus") && @promtool
+  @there System.find_executable("prometheus") && System.find_executable("promtool")
 
   @moduletag :long
   @moduletag timeout: 180_000

@@ -100,6 +100,6 @@ defmodule Snakepit.CommandLineTest do
   @tag skip: if(@groff, do: false, else: "there is no groff (script/bootstrap)")
   test "the manual page is formatted without a warning" do
     assert {"", 0} =
-             System.cmd(@groff, ["-man", "-Tutf8", "-ww", "-z", @man], stderr_to_stdout: true)
+             System.cmd("groff", ["-man", "-Tutf8", "-ww", "-z", @man], stderr_to_stdout: true)
   end
 end

@@ -137,7 +137,12 @@ defmodule Snakepit.DashboardTest do
     {:ok, pool} = Pool.start_link(name: MyApp.Shown, size: 1, worker: worker)
     :ok = Pool.await_ready(pool)
     test = self()
-    hold = fn _worker -> send(test, :held) && receive(do: (:go -> :ok)) end
+
+    hold = fn _worker ->
+      send(test, :held)
+      receive(do: (:go -> :ok))
+    end
+
     holder = spawn_link(fn -> Pool.with_worker(pool, hold) end)
     assert_receive :held
     waiter = spawn_link(fn -> Pool.with_worker(pool, fn _ -> :ok end) end)

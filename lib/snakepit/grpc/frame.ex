@@ -157,7 +157,7 @@ defmodule Snakepit.GRPC.Frame do
   defp pieces(block, size) when byte_size(block) <= size, do: [block]
 
   defp pieces(block, size) do
-    <<piece::binary-size(size), rest::binary>> = block
+    {piece, rest} = :erlang.split_binary(block, size)
     [piece | pieces(rest, size)]
   end
 

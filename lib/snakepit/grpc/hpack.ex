@@ -118,10 +118,9 @@ defmodule Snakepit.GRPC.HPACK do
   defp string(<<coded::1, rest::bitstring>>) do
     {length, rest} = number(rest, 7)
 
-    case rest do
-      <<text::binary-size(length), rest::binary>> -> {plain(coded, text), rest}
-      _cut -> throw(:malformed)
-    end
+    if length > byte_size(rest), do: throw(:malformed)
+    {text, rest} = :erlang.split_binary(rest, length)
+    {plain(coded, text), rest}
   end
 
   defp string(_cut), do: throw(:malformed)
@@ -136,11 +135,13 @@ defmodule Snakepit.GRPC.HPACK do
     end
   end
 
-  defp number(bits, prefix) do
-    <<value::size(prefix), rest::binary>> = bits
-    most = (1 <<< prefix) - 1
-    if value < most, do: {value, rest}, else: more(rest, most, 0)
+  for prefix <- 4..7 do
+    defp number(<<value::size(unquote(prefix)), rest::binary>>, unquote(prefix)),
+      do: number(value, (1 <<< unquote(prefix)) - 1, rest)
   end
+
+  defp number(value, most, rest),
+    do: if(value < most, do: {value, rest}, else: more(rest, most, 0))
 
   defp more(<<1::1, part::7, rest::binary>>, value, shift) when shift < 28,
     do: more(rest, value + (part <<< shift), shift + 7)

@@ -297,7 +297,7 @@ defmodule Snakepit.GRPC.HTTP2 do
     size = body |> byte_size() |> min(http2.max_frame) |> min(allowed)
 
     if size > 0 or body == "" do
-      <<part::binary-size(size), rest::binary>> = body
+      {part, rest} = :erlang.split_binary(body, size)
       last? = rest == ""
       stream = %{stream | send: stream.send - size, pending: if(last?, do: :sent, else: rest)}
 

@@ -35,6 +35,9 @@ defmodule Snakepit.GRPC.Huffman do
          end)
          |> elem(0)
 
+  # The end of the last byte: ones, and less than a byte.
+  @paddings for size <- 0..7, do: <<Bitwise.bsl(1, size) - 1::size(size)>>
+
   @doc "Returns the bytes that are coded, or `:error`."
   @spec decode(binary()) :: {:ok, binary()} | :error
   def decode(coded), do: decode(coded, [])
@@ -45,13 +48,8 @@ defmodule Snakepit.GRPC.Huffman do
       do: decode(rest, [unquote(symbol) | decoded])
   end
 
-  # Less than a byte, of ones.
-  defp decode(padding, decoded) do
-    size = bit_size(padding)
-    <<filled::size(size)>> = padding
+  defp decode(padding, decoded) when padding in @paddings,
+    do: {:ok, decoded |> Enum.reverse() |> :erlang.list_to_binary()}
 
-    if size < 8 and filled == Bitwise.bsl(1, size) - 1,
-      do: {:ok, decoded |> Enum.reverse() |> :erlang.list_to_binary()},
-      else: :error
-  end
+  defp decode(_other, _decoded), do: :error
 end

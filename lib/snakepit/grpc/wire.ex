@@ -45,12 +45,10 @@ defmodule Snakepit.GRPC.Wire do
     [{tag >>> 3, value} | fields!(rest)]
   end
 
-  defp take(bytes, length) do
-    case bytes do
-      <<taken::binary-size(length), rest::binary>> -> {taken, rest}
-      _cut -> throw(:malformed)
-    end
-  end
+  defp take(bytes, length) when length <= byte_size(bytes),
+    do: :erlang.split_binary(bytes, length)
+
+  defp take(_cut, _length), do: throw(:malformed)
 
   defp read(bytes), do: read(bytes, 0, 0)
 

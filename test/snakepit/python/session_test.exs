@@ -60,7 +60,13 @@ defmodule Snakepit.Python.SessionTest do
   test "what it keeps is gone when it is closed, or its owner ends" do
     python = python!(init: @init)
     session = session!(python, "Counter", [])
-    owner = spawn(fn -> session!(python, "Counter", []) && Process.sleep(:infinity) end)
+
+    owner =
+      spawn(fn ->
+        session!(python, "Counter", [])
+        Process.sleep(:infinity)
+      end)
+
     eventually(fn -> Python.call!(python, "alive") == 2 end)
     Process.exit(owner, :kill)
     eventually(fn -> Python.call!(python, "alive") == 1 end)
