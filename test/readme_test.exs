@@ -7,7 +7,7 @@ defmodule Snakepit.ReadmeTest do
 
   test "every snippet of a program is taken from an example that the tests run" do
     paths = assert_taken_from_files(@readme)
-    assert length(paths) == 4
+    assert length(paths) == 3
     examples = page("test/examples_test.exs")
     for path <- paths, do: assert(examples =~ Path.basename(path), "#{path} is not run")
   end
