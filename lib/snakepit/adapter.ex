@@ -3,7 +3,8 @@ defmodule Snakepit.Adapter do
   What makes the workers of a pool answer `Snakepit.execute/3` and `Snakepit.execute_stream/4`.
 
   A pool whose `:worker` is `{module, options}` has workers of that kind, and the module is its adapter.
-  `Snakepit.GRPCWorker` is one.
+  `Snakepit.GRPCWorker` is one. A pool of `Snakepit.Python` has one too: a command is a function of Python there, and its
+  arguments are keyword arguments.
 
       {Snakepit.Pool, name: MyApp.Models, size: 4, worker: {Snakepit.GRPCWorker, cmd: ["python3", "models.py"]}}
 

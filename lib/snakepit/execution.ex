@@ -104,7 +104,8 @@ defmodule Snakepit.Execution do
   defp adapter(pool, nil) do
     raise ArgumentError,
           "the workers of the pool #{inspect(pool)} have no #{inspect(Adapter)}: " <>
-            "start it with worker: {Snakepit.GRPCWorker, [cmd: ...]}, or use Snakepit.Pool.with_worker/3"
+            "start it with worker: {Snakepit.GRPCWorker, [cmd: ...]} or as a Snakepit.Python, or use " <>
+            "Snakepit.Pool.with_worker/3"
   end
 
   defp adapter(pool, adapter), do: {:ok, pool, adapter}

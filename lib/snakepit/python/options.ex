@@ -4,7 +4,7 @@ defmodule Snakepit.Python.Options do
   # The options of a Python pool, and what they are for `Snakepit.Pool`.
 
   alias Snakepit.{Error, Options, Pool, Worker}
-  alias Snakepit.Python.{Codec, Environment, Exports, Protocol, Side}
+  alias Snakepit.Python.{Codec, Commands, Environment, Exports, Protocol, Side}
 
   # Its own; those of `Snakepit.Pool` follow.
   @own [
@@ -129,7 +129,7 @@ defmodule Snakepit.Python.Options do
         Keyword.take(given, Keyword.keys(Pool.Options.schema()) -- @ours) ++
           [
             name: opts.name,
-            worker: worker(python, opts),
+            worker: {Commands, worker(python, opts)},
             warm_up: {__MODULE__, :warm_up, [packet, opts.init_timeout]},
             # The request has its own time, and says what it was that took so long.
             warm_up_timeout: longer(opts.init_timeout)
