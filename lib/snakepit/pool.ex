@@ -176,7 +176,8 @@ defmodule Snakepit.Pool do
 
   @doc false
   @spec give_back(pool(), reference()) :: :ok
-  def give_back(pool, lease), do: GenServer.cast(pool, {:checkin, lease})
+  def give_back(pool, lease) when is_reference(lease),
+    do: GenServer.cast(pool, {:checkin, lease})
 
   @doc false
   @spec with_worker_options() :: Options.schema()

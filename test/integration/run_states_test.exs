@@ -172,10 +172,11 @@ defmodule Snakepit.RunStatesTest do
     end
   end
 
-  # The dead run has orphans, and the one that reaps it dies at it. The third finds both.
+  # The dead run has orphans, and the one that reaps it dies at it, but has left word of what it had ended. The third
+  # finds both.
   for {name, dies_at, expected} <- [
         {"before it has closed what it reaped", "rename /history 1 before",
-         %{found: 0, killed: 0}},
+         %{found: 4, killed: 0}},
         {"when it has closed what it reaped", "rename /history 1 after", %{found: 4, killed: 0}},
         {"while it removes the files", "unlink /ledger.dets 1 before", %{found: 4, killed: 0}}
       ] do

@@ -17,9 +17,14 @@ defmodule Mix.Tasks.Compile.SnakepitNativeTest do
 
   # A copy of what the compiler works on, to be damaged at will.
   defp copy_of_this_project(directory) do
-    for name <- ~w(lib native mix.exs Cargo.toml Cargo.lock) do
-      File.cp_r!(Path.join(@root, name), Path.join(directory, name))
-    end
+    for name <- ~w(lib native priv/dashboard mix.exs Cargo.toml Cargo.lock),
+        do: copy(name, directory)
+  end
+
+  defp copy(name, directory) do
+    to = Path.join(directory, name)
+    File.mkdir_p!(Path.dirname(to))
+    File.cp_r!(Path.join(@root, name), to)
   end
 
   defp program_directory(directory, programs) do
@@ -132,10 +137,9 @@ defmodule Mix.Tasks.Compile.SnakepitNativeTest do
   test "a source tree that is read-only compiles, once, and works as a release", context do
     source = Path.join(context.directory, "source")
     host = Path.join(context.directory, "host")
-    File.mkdir_p!(Path.join(source, "priv"))
     File.mkdir_p!(host)
     copy_of_this_project(source)
-    File.cp_r!(Path.join(@root, "priv/python"), Path.join(source, "priv/python"))
+    copy("priv/python", source)
     HostProject.make(host, path: source)
     environment = [{"MIX_ENV", "prod"}, {"SNAKEPIT_NATIVE_DIR", @prebuilt}]
 
@@ -147,9 +151,9 @@ defmodule Mix.Tasks.Compile.SnakepitNativeTest do
 
     assert {output, 0} = mix(host, ["run", "-e", code], environment, read_only)
     assert output =~ ~r/id=[0-9a-z]{7}\n/
-    assert File.ls!(Path.join(source, "priv")) == ["python"]
+    assert Enum.sort(File.ls!(Path.join(source, "priv"))) == ["dashboard", "python"]
     built = Path.join(host, "_build/prod/lib/snakepit/priv")
-    assert Enum.sort(File.ls!(built)) == ["native", "python"]
+    assert Enum.sort(File.ls!(built)) == ["dashboard", "native", "python"]
     before = File.stat!(Path.join(built, "native/snakepit_nif.so")).inode
 
     assert {output, 0} = mix(host, ["deps.compile", "snakepit"], environment, read_only)

@@ -203,7 +203,8 @@ defmodule Snakepit.OptionsTest do
         {:docs_v1, _, _, _, %{"en" => text}, _, _} = Code.fetch_docs(module)
         refute text =~ "| option |"
 
-        for {key, entry} <- schema do
+        # What only Snakepit itself passes is hidden.
+        for {key, entry} <- schema, entry[:doc] != false do
           assert text =~ "\n  * `#{inspect(key)}`"
           assert entry[:doc], "#{inspect(key)} of #{inspect(module)} is not documented"
         end

@@ -115,7 +115,7 @@ defmodule Snakepit.PythonTest do
 
     test "of an async function returns its result" do
       init = "import asyncio\nasync def f(x):\n    await asyncio.sleep(0)\n    return x"
-      python = python!(init: init)
+      python = python!(init: init, interrupt_timeout: 30_000)
       assert Python.call!(python, "f", [1]) == 1
 
       assert {:error, %Error{reason: :timeout}} =
@@ -129,7 +129,7 @@ defmodule Snakepit.PythonTest do
     init =
       "import asyncio\nevent = asyncio.Event()\nasync def wait():\n    await event.wait()\n    return 'waited'\nasync def go():\n    event.set()"
 
-    python = python!(init: init, concurrency: 10)
+    python = python!(init: init, concurrency: 10, interrupt_timeout: 30_000)
 
     waiting =
       for _ <- 1..9, do: Task.async(fn -> Python.call(python, "wait", [], timeout: 60_000) end)

@@ -90,10 +90,11 @@ defmodule Snakepit.Test.Beam do
     Eventually.eventually(fn -> not ProcScan.running?(guardian) end)
   end
 
-  @doc "Waits until the BEAM is gone."
+  @doc "Waits until the BEAM is gone, and its locks with it: they are there until its last thread has ended."
   def await_end(beam, timeout_ms \\ 30_000) do
     process = Map.take(beam, [:os_pid, :start])
-    Eventually.eventually(fn -> not ProcScan.running?(process) end, timeout_ms)
+    ended? = fn -> not ProcScan.running?(process) and ProcScan.threads(process) <= 1 end
+    Eventually.eventually(ended?, timeout_ms)
   end
 
   @doc "The runs that are recorded in a data directory."

@@ -25,6 +25,14 @@ defmodule Snakepit.Test.ProcScan do
     end
   end
 
+  @doc "How many threads a process still has; a zombie is one."
+  def threads(%{os_pid: os_pid, start: start}) do
+    with %{start: ^start} <- stat(os_pid),
+         {:ok, threads} <- File.ls("/proc/#{os_pid}/task"),
+         do: length(threads),
+         else: (_gone -> 0)
+  end
+
   @doc "State letter, parent, group and start time of a process; `nil` if there is none."
   def stat(os_pid) do
     with {:ok, line} <- File.read("/proc/#{os_pid}/stat") do

@@ -1,6 +1,8 @@
 defmodule Snakepit.Metrics.ServerTest do
   use ExUnit.Case, async: false
 
+  import Snakepit.Test.Eventually
+
   alias Snakepit.{Error, Metrics}
   alias Snakepit.Metrics.Server
   alias Snakepit.Test.Prometheus
@@ -80,7 +82,8 @@ defmodule Snakepit.Metrics.ServerTest do
     {server, port} = serve()
     :ok = stop_supervised(Server)
     refute Process.alive?(server)
-    assert :gen_tcp.connect({127, 0, 0, 1}, port, []) == {:error, :econnrefused}
+    # A connection that was still waiting to be accepted is reset.
+    eventually(fn -> :gen_tcp.connect({127, 0, 0, 1}, port, []) == {:error, :econnrefused} end)
 
     {:ok, killed} = Server.start_link(port: port)
     {:links, links} = Process.info(killed, :links)
