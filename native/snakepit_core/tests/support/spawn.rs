@@ -28,14 +28,23 @@ impl Spawned {
         let output = BufReader::new(child.stdout.take().unwrap());
         let spawned = Self { child, input, output };
         let sets_environment = command.get_envs().any(|(_, value)| value.is_some());
-        // Order: `spawn` returns within the child's `execve`, when the old memory is gone and the kernel has not
-        // yet laid out the new arguments and environment. `/proc` shows both as empty then.
+        // Order: `spawn` returns within the child's `execve`. For a moment the child still has this process's memory
+        // (seen on Linux 6.1), and then the kernel has not yet laid out the new arguments and environment, and
+        // `/proc` shows both as empty.
         eventually("its arguments and environment are there", || {
             // Of a main thread that has ended they are not to be seen, and are there.
             matches!(judge::state(spawned.raw()), None | Some('Z' | 'X'))
-                || spawned.shows("cmdline") && (!sets_environment || spawned.shows("environ"))
+                || spawned.has_own_memory()
+                    && spawned.shows("cmdline")
+                    && (!sets_environment || spawned.shows("environ"))
         });
         spawned
+    }
+
+    /// Whether it executes another program than this one, or nobody may see which.
+    fn has_own_memory(&self) -> bool {
+        let program = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+        program(&self.raw().to_string()).is_none_or(|its| Some(its) != program("self"))
     }
 
     /// Whether there is something in this file of `/proc`, or it may not be read.
