@@ -312,7 +312,7 @@ defmodule Snakepit.Worker do
 
       iex> {:ok, worker} = Snakepit.Worker.start_link(cmd: ["sh", "-c", "sleep 60 & wait"])
       iex> {:ok, usage} = Snakepit.Worker.usage(worker)
-      iex> usage.processes in 1..2 and usage.rss_bytes > 0
+      iex> usage.processes in 1..2
       true
       iex> Snakepit.Worker.stop(worker)
       :ok
