@@ -14,8 +14,6 @@ defmodule Snakepit.MixProject do
       elixirc_paths: elixirc_paths(Mix.env()),
       start_permanent: Mix.env() == :prod,
       deps: [],
-      # Of OTP, and used by the compiler and tests alone, which start them.
-      elixirc_options: [no_warn_undefined: [:httpc, :httpd, :inets, :public_key]],
       test_coverage: [tool: Snakepit.Test.Coverage],
       # What tests run and is no test; newer versions of mix would ask about it.
       test_ignore_filters: [&String.starts_with?(&1, @no_tests)],

@@ -112,7 +112,9 @@ defmodule Snakepit.ClusterTest do
     lost = """
     Snakepit.Pool.with_worker(Lent, fn _own ->
       Snakepit.Pool.with_worker({:cluster, Lent}, fn worker ->
+        Node.monitor(node(worker), true)
         :erpc.cast(node(worker), :erlang, :halt, [])
+        receive do: ({:nodedown, _gone} -> :ok)
         Snakepit.Worker.request(worker, "a\\n")
       end)
     end)

@@ -4,7 +4,8 @@ defmodule Snakepit.Build.Download do
   # A file by HTTP, with the client and the certificates of OTP. The caller knows its checksum, so `http` will do as
   # well as `https`: what somebody has changed on the way is refused.
 
-  # Only mix needs these, and an application that runs does not.
+  # Only mix needs these, and an application that runs does not. They are not called by name, or every project would have
+  # to list them.
   @applications [:inets, :ssl, :public_key]
   @connect_ms 15_000
   @whole_ms 300_000
@@ -13,14 +14,14 @@ defmodule Snakepit.Build.Download do
   @spec get(String.t()) :: {:ok, binary()} | {:error, String.t()}
   def get(url) do
     with :ok <- start(),
-         {:ok, client} <- :inets.start(:httpc, [profile: __MODULE__], :stand_alone) do
+         {:ok, client} <- apply(:inets, :start, [:httpc, [profile: __MODULE__], :stand_alone]) do
       try do
         set_proxy(client, url)
         request(client, url)
       after
         # It ends with an exit signal that would end this process as well.
         Process.unlink(client)
-        :inets.stop(:stand_alone, client)
+        apply(:inets, :stop, [:stand_alone, client])
       end
     else
       {:error, reason} -> {:error, "OTP's web client cannot be started: #{inspect(reason)}"}
@@ -45,7 +46,7 @@ defmodule Snakepit.Build.Download do
       options = [timeout: @whole_ms, connect_timeout: @connect_ms] ++ tls
       request = {String.to_charlist(url), []}
 
-      case :httpc.request(:get, request, options, [body_format: :binary], client) do
+      case apply(:httpc, :request, [:get, request, options, [body_format: :binary], client]) do
         {:ok, {{_version, 200, _phrase}, _headers, body}} ->
           {:ok, body}
 
@@ -65,10 +66,10 @@ defmodule Snakepit.Build.Download do
          verify: :verify_peer,
          # The error says it.
          log_level: :none,
-         cacerts: :public_key.cacerts_get(),
+         cacerts: apply(:public_key, :cacerts_get, []),
          depth: 5,
          customize_hostname_check: [
-           match_fun: :public_key.pkix_verify_hostname_match_fun(:https)
+           match_fun: apply(:public_key, :pkix_verify_hostname_match_fun, [:https])
          ]
        ]
      ]}
@@ -89,7 +90,8 @@ defmodule Snakepit.Build.Download do
            scheme |> variable("proxy") |> URI.parse() do
       exceptions = nil |> variable("no_proxy") |> String.split([",", " "], trim: true)
       exceptions = for name <- exceptions, do: String.to_charlist(name)
-      :ok = :httpc.set_options([{option, {{String.to_charlist(host), port}, exceptions}}], client)
+      options = [{option, {{String.to_charlist(host), port}, exceptions}}]
+      :ok = apply(:httpc, :set_options, [options, client])
     end
   end
 

@@ -234,6 +234,7 @@ defmodule Snakepit.Cleanup.Reaper do
   end
 
   # How each process has ended, for the history: no guardian was left to say it. If that fails, the counts are there.
+  # What the ledger says may be anything.
   defp leave_word(_dead, _obituary, %{ended: []}, _begun), do: :ok
 
   defp leave_word(dead, obituary, %{ended: ended}, begun) do
@@ -241,14 +242,19 @@ defmodule Snakepit.Cleanup.Reaper do
 
     Native.obituary_add(dead.directory, %{
       run_id: dead.id,
-      beam_pid: (dead.record || %{})[:beam_pid] || 0,
-      last_heard_at: DeadRun.ended_at(dead, obituary),
+      beam_pid: number((dead.record || %{})[:beam_pid]),
+      last_heard_at: number(DeadRun.ended_at(dead, obituary)),
       reaped_at: System.os_time(:millisecond),
       duration_ms: now() - begun,
-      processes: for({os_pid, killed?} <- ended, do: {workers[os_pid] || "", os_pid, killed?}),
+      processes: for({os_pid, killed?} <- ended, do: {text(workers[os_pid]), os_pid, killed?}),
       survivors: []
     })
   end
+
+  defp number(value) when is_integer(value) and value in 0..0x7FFFFFFFFFFFFFFF, do: value
+  defp number(_damaged), do: 0
+
+  defp text(value), do: if(is_binary(value) and String.valid?(value), do: value, else: "")
 
   # It had ended in order, and only its record was not closed any more.
   defp outcome(%{state: :terminated, clean_shutdown: true}, _obituary, %{found: 0} = counts),
